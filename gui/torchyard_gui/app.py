@@ -1,4 +1,4 @@
-"""`torchyard-gui [FILE]`: opens the window. What takes long to import comes after the first paint, torch never."""
+"""`torchyard-gui [FILE]`: opens the window. Slow imports follow the first paint; torch is never imported."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Opens the window and returns the exit status when it was closed."""
+    """Opens the window; returns the exit status once it was closed."""
     options = _options().parse_args(argv)
-    gc.disable()  # what is made on the way to the first paint stays: looking for garbage in it takes its time
+    gc.disable()  # Objects made before the first paint stay: collecting garbage there only costs time.
 
     from torchyard_core.display import require_display
     from torchyard_core.errors import UsageError
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     application.setApplicationName("torchyard")
     application.setApplicationDisplayName("Torchyard")
     application.setDesktopFileName("torchyard")
-    # Ctrl-C in the terminal ends the program at once, as it does with every other; drawings have their snapshot.
+    # Ctrl-C in the terminal ends the program at once; drawings have autosaved snapshots.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     window = make_window(home, options.fleet.expanduser() if options.fleet else home.fleet_file, options.file)
     window.show()
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
-    """The window with its models, shown by who asked for it. Without a file, an untitled topology is open."""
+    """Creates the window with its models, hidden. Without a file, an untitled topology is open."""
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.theme.theme import theme
@@ -76,9 +76,12 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
 
 
 def _spare_sources() -> None:
-    """PySide6 reads the source of every module that is imported after it, in search of its own name: only code that
-    switches on one of its features (`from __feature__ import snake_case`) needs that, and none here does. It would take
-    30 ms before the first paint."""
+    """Disables PySide6's scan of module sources.
+
+    PySide6 reads each imported module's source to find uses of its features (`from __feature__ import snake_case`).
+    There are
+    none here, and the scan costs 30 ms before the first paint.
+    """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:
         feature._mod_uses_pyside = lambda module: True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Fixtures for tests of the window, and the guard that fails a test which leaves a widget, timer or Qt warning."""
+"""Fixtures of the window's tests, and a check that fails tests that leave a widget, timer, thread or Qt warning."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from torchyard_core.home import Home
 from torchyard_gui.theme.theme import theme
 
 BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
-# What the platform without a screen says of itself.
+# Messages of the offscreen platform itself.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 20_000
 SERVER_ENDS_WITHIN_S = 60
 PATIENCE_MS = 30_000
-"""For what comes in milliseconds, on a machine that others use too."""
+"""Limit for fast events on a busy machine."""
 
 
 class PatientBot(QtBot):
-    """Waits longer by default than pytest-qt's five seconds."""
+    """A longer default timeout than pytest-qt's five seconds."""
 
     def waitUntil(self, callback: Callable[[], object], *, timeout: int = PATIENCE_MS) -> None:
         super().waitUntil(callback, timeout=timeout)
@@ -63,7 +63,7 @@ def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
 
 @pytest.fixture(autouse=True)
 def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
-    """Fail a test that leaves an open window, a running timer, a thread or pool of Qt, or a warning of Qt."""
+    """Fails a test that leaves a window, a running timer, a thread or thread pool of Qt, or a Qt warning."""
     complaints: list[str] = []
 
     def hear(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
@@ -78,11 +78,11 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
     before: Callable[..., object] | None = qInstallMessageHandler(hear)
     try:
         yield
-        # pytest-qt has closed by now what the test gave it to close; it is deleted when the loop next turns.
+        # pytest-qt has closed the test's widgets; they are deleted in the next turn of the event loop.
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
         QCoreApplication.processEvents()
         gc.collect()
-        # What an earlier test has left was that one's failure.
+        # What an earlier test left was reported there.
         complaints += [words for key, words in _alive().items() if key not in old]
         if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
             complaints.append("work on Qt's thread pool")
@@ -95,13 +95,13 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A user's folder with nothing in it."""
+    """An empty home folder."""
     return Home(tmp_path / "home")
 
 
 @pytest.fixture(scope="session")
 def display() -> Iterator[str]:
-    """A display of our own, for what Qt's offscreen platform has not."""
+    """A virtual display, for features that the offscreen platform lacks."""
     reading, writing = os.pipe()
     server = subprocess.Popen(
         ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1440x900x24", "-nolisten", "tcp"],
@@ -111,7 +111,7 @@ def display() -> Iterator[str]:
     )
     os.close(writing)
     with os.fdopen(reading) as numbers:
-        number = numbers.readline().strip()  # said once it takes connections
+        number = numbers.readline().strip()  # written once the server accepts connections
     assert number, "Xvfb did not start"
     yield f":{number}"
     server.terminate()
@@ -119,12 +119,12 @@ def display() -> Iterator[str]:
 
 
 _seen: weakref.WeakSet[QTimer | QThread] = weakref.WeakSet()
-"""Every one that a test has left alive: what is kept for other tests is out of the collector's sight."""
+"""Objects alive after earlier tests; those kept for later tests would otherwise be reported again."""
 
 
 def _alive() -> dict[int, str]:
-    """What is open or running now, each by what tells it from others, in words."""
-    # Not isinstance, which asks for `__class__`: torch has objects that warn when they are asked for anything.
+    """Describes each open or running object by its identity."""
+    # Not isinstance, which reads `__class__`: some torch objects warn on any attribute access.
     _seen.update(thing for thing in gc.get_objects() if issubclass(type(thing), QTimer | QThread))
     alive = {
         shiboken6.getCppPointer(widget)[0]: (

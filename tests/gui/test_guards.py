@@ -1,4 +1,4 @@
-"""A test of the window that leaves something behind fails, and says what; the next one is not blamed for it."""
+"""A test that leaves something behind fails and names it; the next test does not."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ SAYS = {
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says at the end of a session of untidy tests."""
+    """Returns pytest's summary of a session of untidy tests."""
     folder = tmp_path_factory.mktemp("untidy")
     (folder / "test_untidy.py").write_text(UNTIDY)
     guards = ["-p", "tests.conftest", "-p", "tests.gui.conftest"]

@@ -1,4 +1,4 @@
-"""`make screenshots` draws what there is to see, a live run included."""
+"""`make screenshots` draws all pages with a live run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_live_run_is_drawn_light_and_dark(qtbot: QtBot, tmp_path: Path) -> Non
         assert (picture.width(), picture.height()) == (1280, 800)
         canvas = picture.pixelColor(500, 400).lightness()
         assert canvas > 200 if "light" in name else canvas < 60
-    # Log lines, and a run that is called running: the pictures with and without the log are not the same.
+    # The run has log lines and a running state, so that the pictures with and without the log differ.
     assert QImage(str(tmp_path / "live-one-light-1280x800.png")) != QImage(
         str(tmp_path / "live-one-log-light-1280x800.png")
     )

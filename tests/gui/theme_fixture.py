@@ -1,4 +1,4 @@
-"""Windows that are built as the program builds them: first the widgets, then what they wear."""
+"""Windows are built as in the program: widgets first, then the style sheet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from PySide6.QtWidgets import QApplication
 
 
 @contextmanager
-def undressed() -> Iterator[None]:
-    """Widgets that are made here get the stylesheet at the end, all at once. While it is there, each of them is dressed
-    anew whenever what it is in goes into something else: a page then takes five times as long."""
+def without_theme() -> Iterator[None]:
+    """Applies the style sheet after the widgets were created.
+
+    With it, each widget is restyled whenever its parent changes: a page then takes five times as long.
+    """
     application = QApplication.instance()
     assert isinstance(application, QApplication)
     sheet = application.styleSheet()
@@ -19,5 +21,5 @@ def undressed() -> Iterator[None]:
     try:
         yield
     finally:
-        if not application.styleSheet():  # else the theme was changed meanwhile
+        if not application.styleSheet():  # otherwise the theme has changed meanwhile
             application.setStyleSheet(sheet)

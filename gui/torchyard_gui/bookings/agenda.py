@@ -1,4 +1,4 @@
-"""The bookings as a table: for screen readers, and for whoever rather reads."""
+"""The bookings of the shown days as a table, also for screen readers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torchyard_core.booking.model import Booking
 from torchyard_core.booking.slots import name_slots
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import is_shown
-from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.tokens import METRICS
-from torchyard_gui.widgets.empty_state import NothingFound
+from torchyard_gui.widgets.empty_state import EmptyListMessage
 
 Index = QModelIndex | QPersistentModelIndex
 
 
 class Agenda(QTableView):
-    """`show_bookings` fills it. Enter or a double click on a row: `activated_` with the booking's id."""
+    """Table of bookings. Enter or a double click on a row emits `activated_` with the booking's ID."""
 
     chosen = Signal(str)
     activated_ = Signal(str)
@@ -41,12 +41,12 @@ class Agenda(QTableView):
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         for column, width in enumerate((290, 220, 110, 190, 100, 160)):
             self.setColumnWidth(column, width)
-        self.nothing = NothingFound(self, lambda: self.tr("Nothing is booked in these days."))
+        self.nothing = EmptyListMessage(self, lambda: self.tr("Nothing is booked in these days."))
         self.selectionModel().currentRowChanged.connect(self._moved)
         self.activated.connect(lambda index: self.activated_.emit(self.rows_.id_at(index.row())))
 
-    def show_bookings(self, seen: Seen, picture: Picture, since: float, until: float, chosen: str = "") -> None:
-        """Those of the days shown that the filter means, by start. `chosen`: the booking that is selected elsewhere."""
+    def show_bookings(self, seen: Seen, picture: DisplayList, since: float, until: float, chosen: str = "") -> None:
+        """Lists the shown days' bookings that match the filter, by start; `chosen` is the selected one's ID."""
         lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
         shown = [
             booking
@@ -81,18 +81,18 @@ class _Rows(QAbstractTableModel):
             self.tr("State"),
         )
 
-    def take(self, bookings: list[Booking], seen: Seen, picture: Picture) -> None:
+    def take(self, bookings: list[Booking], seen: Seen, picture: DisplayList) -> None:
         now = picture.now
         self.beginResetModel()
         self._bookings = bookings
         self._texts = [
             (
-                labels.span_of(one.start, one.until, seen.zone, now or one.start),
+                labels.time_span(one.start, one.until, seen.zone, now or one.start),
                 one.title,
-                labels.name_of(one.owner, seen.person),
+                labels.owner_name(one.owner, seen.person),
                 name_slots(one.gpus, seen.slots),
-                labels.length(one.duration.total_seconds()),
-                picture.notes.get(one.id) or labels.state_of(one, now or one.start),
+                labels.duration_text(one.duration.total_seconds()),
+                picture.notes.get(one.id) or labels.state_text(one, now or one.start),
             )
             for one in bookings
         ]

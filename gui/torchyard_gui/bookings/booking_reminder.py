@@ -1,4 +1,4 @@
-"""A line above every page before one's own booking ends: until when, who follows, and *Extend* where nobody does."""
+"""Reminder above every page before one of the user's bookings ends, with *Extend* where the GPUs stay free."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_MS = 15_000
 
 
 class BookingReminder(QObject):
-    """Reminds once of each end; it goes when the booking was extended or let go, or somebody sends it away."""
+    """Shows one reminder per end, until the booking is extended or released or the user dismisses the reminder."""
 
     def __init__(
         self,
@@ -30,7 +30,12 @@ class BookingReminder(QObject):
         say: Callable[[str], None],
         parent: QObject,
     ):
-        """`with_run`: the bookings that live runs stand on. `say`: a word about what was done."""
+        """Connects the reminder to the calendar.
+
+        Args:
+            with_run: Returns the IDs of the bookings that live runs use.
+            say: Is called with a message about what was done.
+        """
         super().__init__(parent)
         self.bar = NoticeBar()
         self.shown: Reminder | None = None
@@ -43,14 +48,14 @@ class BookingReminder(QObject):
         self._doings: list[Callable[[], None]] = []
         self._clock = QTimer(self)
         self._clock.setInterval(LOOK_MS)
-        self._clock.timeout.connect(self.look)
+        self._clock.timeout.connect(self.refresh)
         self._clock.start()
         self.bar.action_triggered.connect(lambda number: self._doings[number]())
         self.bar.closed.connect(self._send_away)
-        model.changed.connect(self.look)
+        model.changed.connect(self.refresh)
 
-    def look(self) -> None:
-        """Reminds of the booking that ends next, if one does soon."""
+    def refresh(self) -> None:
+        """Shows the reminder of the booking that ends next, if one ends soon."""
         model = self._model
         seen = model.seen
         found = reminders(seen.bookings, seen.person, model.now, model.in_use, self._with_run())
@@ -67,15 +72,15 @@ class BookingReminder(QObject):
             self.bar.reword(self._sentence(soon))
 
     def stop(self) -> None:
-        """For a window that closes."""
+        """Stops the timer; called when the window closes."""
         self._clock.stop()
-        self._model.changed.disconnect(self.look)
+        self._model.changed.disconnect(self.refresh)
 
     def _show(self, soon: Reminder) -> None:
         self.shown = soon
         actions = [(self.tr("Show it"), lambda: self._show_booking(soon.booking.id))]
         if soon.longer and self._model.seen.is_live:
-            text = self.tr("Extend by {length}").format(length=labels.length(soon.longer.total_seconds()))
+            text = self.tr("Extend by {length}").format(length=labels.duration_text(soon.longer.total_seconds()))
             actions.insert(0, (text, lambda: self._extend(soon)))
         self._doings = [do for _, do in actions]
         self.bar.show_notice("warn", self._sentence(soon), *(text for text, _ in actions))
@@ -86,22 +91,22 @@ class BookingReminder(QObject):
             title=booking.title,
             gpus=name_slots(booking.gpus, seen.slots),
             time=labels.clock(booking.end, seen.zone),
-            left=labels.length(max(60.0, (booking.end - now).total_seconds())),
+            left=labels.duration_text(max(60.0, (booking.end - now).total_seconds())),
         )
         return " ".join(filter(None, (text, self._after(soon), self._problem)))
 
     def _after(self, soon: Reminder) -> str:
-        """What becomes of what runs there."""
+        """Returns what happens to the run of the booking at its end."""
         follower = soon.follower
         if soon.booking.stop_at_end:
             return self.tr("Its run is stopped then.")
         if follower is None:
-            return self.tr("Nobody follows: what runs there goes on.")
+            return self.tr("No booking follows: the run goes on.")
         person = self._model.seen.person
         at = labels.clock(follower.start, self._model.seen.zone)
         if follower.owner == person:
             return self.tr("From {time} you have booked it again: “{title}”.").format(time=at, title=follower.title)
-        stopped = self.tr("A run that is still there then is asked to save, and stopped.")
+        stopped = self.tr("A run that is still active then is asked to save, and is stopped.")
         return self.tr("{who} has it next, from {time}.").format(who=follower.owner, time=at) + " " + stopped
 
     def _extend(self, soon: Reminder) -> None:
@@ -114,7 +119,7 @@ class BookingReminder(QObject):
         def failed(error: TorchyardError) -> None:
             self._problem = labels.said(error)
             announce(self.bar, self._problem, urgent=True)
-            self.look()
+            self.refresh()
 
         self._model.act(lambda store: store.change(booking.id, end=end), done, failed, self)
 
@@ -122,19 +127,22 @@ class BookingReminder(QObject):
         if self.shown is not None:
             self._sent_away.add(self.shown.key)
             self.shown = None
-            self.look()
+            self.refresh()
 
 
 BEFORE = timedelta(minutes=15)
-"""How long before the end one is reminded; a run that has to stop is warned 10 min before."""
+"""Time before the end at which a reminder appears; a run that will be stopped is warned 10 min before."""
 LONGER = timedelta(hours=1)
 STEP = timedelta(minutes=15)
 
 
 @dataclass(frozen=True)
 class Reminder:
-    """`follower` is the next booking of one of its GPUs, where that leaves less than an hour; `longer` is by how much
-    it can be extended, nothing where somebody follows at once."""
+    """A booking that ends soon.
+
+    `follower` is the next booking of one of its GPUs if it leaves less than an hour; `longer` is the time by which the
+    booking can be extended, zero if the next one follows at once.
+    """
 
     booking: Booking
     follower: Booking | None
@@ -142,14 +150,19 @@ class Reminder:
 
     @property
     def key(self) -> tuple[str, datetime]:
-        """The same for as long as there is nothing new to say."""
+        """Identifies the content of the reminder: equal keys need no new reminder."""
         return self.booking.id, self.booking.end
 
 
 def reminders(
     bookings: Collection[Booking], person: str, now: datetime, in_use: Collection[str], with_run: Collection[str]
 ) -> tuple[Reminder, ...]:
-    """The soonest end first. `in_use`: slots that somebody is on; `with_run`: bookings that a live run stands on."""
+    """Returns the reminders that are due, the earliest end first.
+
+    Args:
+        in_use: IDs of the slots in use.
+        with_run: IDs of the bookings that live runs use.
+    """
     found = [
         _reminder(one, bookings)
         for one in bookings

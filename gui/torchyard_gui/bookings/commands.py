@@ -1,4 +1,4 @@
-"""What people do to bookings, done in the store; the last one can be taken back."""
+"""Changes of bookings in the store, with undo of the last one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_gui.bookings.undo import (
     Undo,
     undo_booked,
     undo_changed,
-    undo_let_go,
+    undo_release,
     undo_series_cancelled,
     undo_series_changed,
 )
@@ -29,13 +29,13 @@ from torchyard_gui.bridge.bookings_model import BookingsModel
 HOUR = timedelta(hours=1)
 
 
-class Deeds(QObject):
-    """Each goes to the store on a thread; `said` and `failed` tell how it went, in a sentence."""
+class BookingCommands(QObject):
+    """Runs each change on a thread; `succeeded` and `failed` carry a message for the user."""
 
-    said = Signal(str)
+    succeeded = Signal(str)
     failed = Signal(str)
     done = Signal(str)
-    """The id of a booking that was made or changed."""
+    """The ID of a booking that was made or changed."""
     undo_changed = Signal()
 
     def __init__(self, model: BookingsModel, parent: QObject):
@@ -44,12 +44,12 @@ class Deeds(QObject):
         self.last: Undo | None = None
 
     def draft(self, gpus: Sequence[str], start: float, end: float, title: str = "") -> Draft:
-        """A draft of one's own."""
+        """Returns a draft owned by the user."""
         return Draft(title or self.title, tuple(gpus), utc(start), utc(end), self.model.seen.zone)
 
     @property
     def title(self) -> str:
-        """What a booking is called while nobody has said."""
+        """The default title of a new booking."""
         return self.tr("Reserved")
 
     def book(self, draft: Draft) -> None:
@@ -59,18 +59,20 @@ class Deeds(QObject):
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))
 
     def booked(self, made: tuple[Booking, ...]) -> None:
-        """Bookings are there now: this way, or by the dialog."""
+        """Records new bookings, made here or by the dialog."""
         first = made[0]
         what = self.tr("book “{title}”").format(title=first.title)
         self._remember(undo_booked(made, what))
         if len(made) > 1:
-            self.said.emit(self.tr("{count} bookings of “{title}” made").format(count=len(made), title=first.title))
+            self.succeeded.emit(
+                self.tr("{count} bookings of “{title}” made").format(count=len(made), title=first.title)
+            )
         else:
-            self.said.emit(self.tr("Booked: {what}").format(what=self._told(first)))
+            self.succeeded.emit(self.tr("Booked: {what}").format(what=self._summary(first)))
         self.done.emit(first.id)
 
     def change(self, booking: Booking, gpus: Sequence[str], start: float, end: float) -> None:
-        """To other GPUs or times; only what is another is sent."""
+        """Changes GPUs or times; only differences are sent."""
         changes: dict[str, Any] = {
             "gpus": tuple(gpus) if tuple(sorted(gpus)) != booking.gpus else None,
             "start": utc(start) if start != booking.start.timestamp() else None,
@@ -85,41 +87,41 @@ class Deeds(QObject):
 
     def changed(self, after: Booking, before: Booking) -> None:
         self._remember(undo_changed(after, before, self.tr("change “{title}”").format(title=before.title)))
-        self.said.emit(self.tr("Changed: {what}").format(what=self._told(after)))
+        self.succeeded.emit(self.tr("Changed: {what}").format(what=self._summary(after)))
         self.done.emit(after.id)
 
     def series_changed(self, after: Sequence[Booking], before: Sequence[Booking]) -> None:
         what = self.tr("change the series “{title}”").format(title=before[0].title)
         self._remember(undo_series_changed(after, before, what))
         if len(after) == 1:
-            self.said.emit(self.tr("Changed: {what}").format(what=self._told(after[0])))
+            self.succeeded.emit(self.tr("Changed: {what}").format(what=self._summary(after[0])))
         else:
-            self.said.emit(
+            self.succeeded.emit(
                 self.tr("{count} bookings of “{title}” changed").format(count=len(after), title=after[0].title)
             )
         self.done.emit(after[0].id)
 
-    def stretch(self, booking: Booking, by: timedelta) -> None:
-        """Ends it later or earlier."""
+    def extend(self, booking: Booking, by: timedelta) -> None:
+        """Moves the end of a booking by `by`."""
         end = booking.end + by
         if end <= booking.start:
             self.failed.emit(self.tr("“{title}” is no longer than that.").format(title=booking.title))
             return
         self.change(booking, booking.gpus, booking.start.timestamp(), end.timestamp())
 
-    def let_go(self, booking: Booking) -> None:
-        """Releases a running one, cancels one that has not begun."""
+    def release_or_cancel(self, booking: Booking) -> None:
+        """Releases a running booking, or cancels one that has not begun."""
 
         def gone(after: Booking) -> None:
-            self._remember(undo_let_go(after, self.tr("let go of “{title}”").format(title=booking.title)))
+            self._remember(undo_release(after, self.tr("let go of “{title}”").format(title=booking.title)))
             running = after.let_go_at is not None and after.let_go_at > after.start
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
-            self.said.emit(text.format(what=self._told(booking)))
+            self.succeeded.emit(text.format(what=self._summary(booking)))
 
         self.model.act(lambda store: store.cancel(booking.id), gone, self._failed, self)
 
     def cancel_series(self, booking: Booking, since: datetime | None = None) -> None:
-        """All of it that has not begun, or what of that begins at `since` or later."""
+        """Cancels the bookings of a series that have not begun, or those of them that begin at `since` or later."""
         series = booking.series_id
         if series is None:
             return
@@ -131,12 +133,13 @@ class Deeds(QObject):
                 text = self.tr("1 booking of “{title}” cancelled")
             else:
                 text = self.tr("{count} bookings of “{title}” cancelled")
-            self.said.emit(text.format(count=len(cancelled), title=booking.title))
+            self.succeeded.emit(text.format(count=len(cancelled), title=booking.title))
 
         self.model.act(lambda store: store.cancel_series(series, since), gone, self._failed, self)
 
     def undo(self) -> None:
-        """Takes back one's own last change; the store may refuse. While it is away, the change can be undone later."""
+        """Undoes the user's last change; the store may refuse. While the calendar is unreachable, the undo remains
+        available."""
         last = self.last
         if last is None:
             return
@@ -148,14 +151,16 @@ class Deeds(QObject):
                 self._remember(last)
             self._failed(error)
 
-        self.model.act(last.undo, lambda _: self.said.emit(self.tr("Undone: {what}").format(what=what)), failed, self)
+        self.model.act(
+            last.undo, lambda _: self.succeeded.emit(self.tr("Undone: {what}").format(what=what)), failed, self
+        )
 
     def wait(self, wish: Wish, title: str) -> None:
         """Joins the waitlist."""
         zone = self.model.seen.zone
         self.model.act(
             lambda store: store.wait(wish, title.strip() or self.title, zone),
-            lambda _: self.said.emit(self.tr("You are on the waitlist: what is freed is booked for you, in order.")),
+            lambda _: self.succeeded.emit(self.tr("You are on the waitlist: freed GPUs are booked for you, in order.")),
             self._failed,
             self,
         )
@@ -163,14 +168,14 @@ class Deeds(QObject):
     def stop_waiting(self, waiting_id: str) -> None:
         self.model.act(
             lambda store: store.stop_waiting(waiting_id),
-            lambda _: self.said.emit(self.tr("You have left the waitlist.")),
+            lambda _: self.succeeded.emit(self.tr("You have left the waitlist.")),
             self._failed,
             self,
         )
 
-    def _told(self, booking: Booking) -> str:
+    def _summary(self, booking: Booking) -> str:
         seen = self.model.seen
-        when = labels.span_of(booking.start, booking.end, seen.zone, self.model.now)
+        when = labels.time_span(booking.start, booking.end, seen.zone, self.model.now)
         return f"{name_slots(booking.gpus, seen.slots)}, {when}"
 
     def _remember(self, undo: Undo | None) -> None:

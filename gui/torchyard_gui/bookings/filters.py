@@ -1,4 +1,4 @@
-"""What of the calendar is shown: hosts, models, persons, and titles that have been searched for. No Qt."""
+"""Filter of the calendar by hosts, models, owners and titles. No Qt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 
 @dataclass(frozen=True)
 class Filter:
-    """Empty means all. A person's bookings are kept in sight; those of others pale, as their GPUs are no less taken."""
+    """Empty fields match all. Bookings outside the filter are drawn pale, because their GPUs are still taken."""
 
     hosts: frozenset[str] = frozenset()
     models: frozenset[str] = frozenset()
@@ -23,7 +23,7 @@ class Filter:
         return not (self.hosts or self.models or self.persons)
 
     def slots(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
-        """Those with a lane."""
+        """Returns the slots that get a lane."""
         return tuple(
             slot
             for slot in slots
@@ -31,7 +31,7 @@ class Filter:
         )
 
     def matches(self, booking: Booking) -> bool:
-        """Whether it is drawn in full."""
+        """Whether the booking is drawn in full."""
         if self.persons and booking.owner not in self.persons:
             return False
         words = self.text.casefold().split()

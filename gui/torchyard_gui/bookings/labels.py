@@ -1,4 +1,4 @@
-"""Times, states and amounts of the calendar in words."""
+"""Texts for times, states and amounts of the calendar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ translate = QCoreApplication.translate
 
 
 def said(error: TorchyardError) -> str:
-    """An error as one or two sentences; names of hosts and GPUs stay as they are."""
+    """Returns an error as one or two sentences; names of hosts and GPUs stay as they are."""
     message = error.message
     if message.partition(" ")[0].isalpha():
         message = message[0].upper() + message[1:]
@@ -29,8 +29,8 @@ def day_name(day: date, pattern: str) -> str:
     return QLocale().toString(QDate(day.year, day.month, day.day), pattern)
 
 
-def title_of(span: Span, days: tuple[date, ...]) -> str:
-    """`23 – 29 November 2026`."""
+def days_title(span: Span, days: tuple[date, ...]) -> str:
+    """Returns the shown days as a title, such as `23 – 29 November 2026`."""
     first, last = days[0], days[-1]
     if span == "day":
         return day_name(first, "dddd d MMMM yyyy")
@@ -47,18 +47,18 @@ def clock(moment: datetime, zone: str) -> str:
     return f"{moment.astimezone(zone_of(zone)):%H:%M}"
 
 
-def ends(booking: Booking, zone: str) -> str:
-    """`to 18:00`; with the day where that is another than the start's."""
+def end_text(booking: Booking, zone: str) -> str:
+    """Returns `to 18:00`, with the day if it differs from the start's."""
     until = booking.until
     words = clock(until, zone)
-    # Midnight is the end of the day before.
+    # Midnight belongs to the day before.
     if local_day(booking.start, zone) != local_day(until - timedelta(seconds=1), zone):
         words = f"{day_name(local_day(until, zone), 'ddd')} {words}"
     return translate("Bookings", "to {time}").format(time=words)
 
 
-def span_of(start: datetime, end: datetime, zone: str, now: datetime) -> str:
-    """`Today 18:00 – 24:00`, `Thu 26 Nov 12:00 – Fri 27 Nov 18:00`."""
+def time_span(start: datetime, end: datetime, zone: str, now: datetime) -> str:
+    """Returns `Today 18:00 – 24:00` or `Thu 26 Nov 12:00 – Fri 27 Nov 18:00`."""
     first, last = local_day(start, zone), local_day(end, zone)
     begins, finishes = clock(start, zone), clock(end, zone)
     if last == first + timedelta(days=1) and finishes == "00:00":
@@ -69,7 +69,7 @@ def span_of(start: datetime, end: datetime, zone: str, now: datetime) -> str:
 
 
 def day_word(day: date, zone: str, now: datetime) -> str:
-    """Today, Tomorrow, else `Thu 26 Nov`."""
+    """Returns Today, Tomorrow, or a date such as `Thu 26 Nov`."""
     today = local_day(now, zone)
     if day == today:
         return translate("Bookings", "Today")
@@ -78,8 +78,8 @@ def day_word(day: date, zone: str, now: datetime) -> str:
     return day_name(day, "ddd d MMM")
 
 
-def length(seconds: float) -> str:
-    """`6 h`, `45 min`, `2 days 4 h`."""
+def duration_text(seconds: float) -> str:
+    """Returns `6 h`, `45 min` or `2 days 4 h`."""
     minutes = round(seconds / 60)
     if minutes < 60:
         return translate("Bookings", "{count} min").format(count=minutes)
@@ -93,7 +93,7 @@ def length(seconds: float) -> str:
 
 
 def slots_count(gpus: Iterable[str]) -> str:
-    """`4 GPUs`; CPU slots are called so."""
+    """Returns `4 GPUs`; CPU slots are named as such."""
     ids = list(gpus)
     cpus = sum(one.endswith(":cpu") for one in ids)
     parts = []
@@ -111,13 +111,13 @@ def slots_count(gpus: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-def state_of(booking: Booking, now: datetime) -> str:
+def state_text(booking: Booking, now: datetime) -> str:
     if booking.state is State.RELEASED:
         return translate("Bookings", "released early")
     if booking.state is State.CANCELLED:
         return translate("Bookings", "cancelled")
     if booking.state is State.NO_SHOW:
-        return translate("Bookings", "freed: nobody used it")
+        return translate("Bookings", "released: not used")
     if booking.end <= now:
         return translate("Bookings", "over")
     if booking.start > now:
@@ -125,20 +125,19 @@ def state_of(booking: Booking, now: datetime) -> str:
     return translate("Bookings", "running")
 
 
-def away(seen: Seen, now: datetime) -> str:
-    """Why nothing can be booked, and how old what is shown is."""
+def unavailable_text(seen: Seen, now: datetime) -> str:
+    """Returns why nothing can be booked, and how old the shown calendar is."""
     if seen.as_of is None:
-        return translate(
-            "Bookings", "The calendar is not there, and nothing of it is known here. Nothing can be booked."
-        )
+        return translate("Bookings", "The calendar is unreachable and was never loaded here. Nothing can be booked.")
     when = clock(seen.as_of, seen.zone)
     if local_day(seen.as_of, seen.zone) != local_day(now, seen.zone):
         when = f"{day_name(local_day(seen.as_of, seen.zone), 'ddd d MMM')} {when}"
-    age = length(max(0.0, (now - seen.as_of).total_seconds()))
+    age = duration_text(max(0.0, (now - seen.as_of).total_seconds()))
     return translate(
-        "Bookings", "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back."
+        "Bookings",
+        "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back.",
     ).format(when=when, age=age)
 
 
-def name_of(person: str, me: str) -> str:
+def owner_name(person: str, me: str) -> str:
     return translate("Bookings", "You") if person == me else person

@@ -1,4 +1,4 @@
-"""The line below the calendar: whose colour is whose, what the marks of use mean, and where the calendar is kept."""
+"""The line below the calendar: owners' colours, marks of use, and where the calendar is stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtGui import QBrush, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
 
 from torchyard_gui.bookings.calendar.blocks import hue_of
-from torchyard_gui.bookings.labels import name_of
+from torchyard_gui.bookings.labels import owner_name
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import label
 
@@ -18,7 +18,7 @@ AlignLeft = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 class Legend(QFrame):
-    """`share_wanted`: somebody asks how a private calendar becomes a team's."""
+    """Emits `share_wanted` when the user asks how to share a private calendar."""
 
     share_wanted = Signal()
 
@@ -45,7 +45,7 @@ class Legend(QFrame):
 
 
 class _Key(QWidget):
-    """Persons with their colours, then the marks of use; who has no room is left out."""
+    """Owners with their colours, then the marks of use, as many as fit."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -56,7 +56,7 @@ class _Key(QWidget):
         theme().changed.connect(self.update)
 
     def set_persons(self, persons: Sequence[str], me: str) -> None:
-        """Oneself first."""
+        """Sets the owners; the user comes first."""
         ordered = sorted(persons, key=lambda one: (one != me, one))
         if (ordered, me) == (self._persons, self._me):
             return
@@ -79,7 +79,7 @@ class _Key(QWidget):
         for person in self._persons:
             own = person == self._me
             painter.setFont(look.font("small_strong" if own else "small"))
-            name = name_of(person, self._me)
+            name = owner_name(person, self._me)
             width = painter.fontMetrics().horizontalAdvance(name) + 32
             if x + width > self.width() - needed:
                 break

@@ -1,4 +1,4 @@
-"""What can be done on the Bookings page: each action with its text, shortcut and menu."""
+"""The actions of the Bookings page with text, shortcut and menu."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MENU = "menu"
 
 
 class BookingActions(QObject):
-    """The actions, named as on the buttons. The page connects them."""
+    """QActions, named as their buttons. The page connects them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
@@ -41,7 +41,7 @@ class BookingActions(QObject):
             tr("Paste a booking"),
             "paste",
             "Ctrl+V",
-            tr("Book what is on the clipboard: gpu-b:2-5 tomorrow 9-17"),
+            tr("Book from the clipboard: gpu-b:2-5 tomorrow 9-17"),
         )
         self.copy = self._make(
             "edit", tr("Copy the command that books"), "copy", "Ctrl+Shift+C", tr("As a command line")
@@ -67,11 +67,11 @@ class BookingActions(QObject):
         self.rules = self._make("run", tr("Rules …"), "gear", "", tr("The team's rules; admins can change them"))
 
     def all(self) -> list[QAction]:
-        """In the order of the menu."""
+        """Returns the actions in menu order."""
         return list(self._all)
 
     def enable(self, seen: Seen, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str) -> None:
-        """As the calendar, the selected booking and one's own last change allow; `undoes` is that change in words."""
+        """Enables actions for the selected booking; `undoes` names the change that undo would revert."""
         can = can_change and seen.is_live
         for action in (self.edit, self.extend, self.shorten, self.release):
             action.setEnabled(can)
@@ -84,7 +84,7 @@ class BookingActions(QObject):
         self.undo.setText(self.tr("Undo: {what}").format(what=undoes) if undoes else self.tr("Undo"))
 
     def menu(self, parent: QWidget, *, has_booking: bool) -> QMenu:
-        """What the right button offers; it goes once it was closed."""
+        """Returns a new context menu, deleted when it closes."""
         menu = QMenu(parent)
         if has_booking:
             menu.addActions([self.edit, self.extend, self.shorten, self.release, self.cancel_series, self.run])
@@ -98,7 +98,7 @@ class BookingActions(QObject):
             action.triggered.connect(lambda checked=False, call=call: call())
 
     def _name_rules(self, *, is_admin: bool) -> None:
-        """Who is no admin can look at the rules, and is not offered to change them."""
+        """Names the rules action: users who are no admin can only view the rules."""
         self.rules.setText(self.tr("Rules …") if is_admin else self.tr("See the rules"))
         self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("What the team's rules are"))
 
@@ -110,7 +110,7 @@ class BookingActions(QObject):
         action.setToolTip(tip)
         if shortcut:
             action.setShortcut(QKeySequence(shortcut))
-            # The page's own: Delete and letters mean other things elsewhere in the window.
+            # Restricted to the page: Delete and letters have other meanings elsewhere.
             action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
             action.setToolTip(f"{tip} ({action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)})")
         action.setProperty(MENU, menu)

@@ -1,4 +1,4 @@
-"""What the page says: of what was done and refused, of a calendar that is away, of where it is kept."""
+"""Messages of the Bookings page: results, refusals, an unreachable calendar, and its location."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torchyard_gui.widgets import NoticeBar, Toast
 from torchyard_gui.widgets.screen_reader import announce
 
 
-class Sayings(QObject):
-    """To whoever looks, and to whoever listens."""
+class Notifications(QObject):
+    """Shows messages and announces them to screen readers."""
 
     def __init__(self, model: BookingsModel, notice: NoticeBar, legend: Legend, page: QWidget):
         super().__init__(page)
@@ -25,31 +25,33 @@ class Sayings(QObject):
         self._page = page
         self._is_away = False
 
-    def say(self, text: str) -> None:
-        """What was done."""
+    def show_success(self, text: str) -> None:
+        """Shows the result of a command."""
         self.toast.say(text)
         if not self._is_away:
             self.notice.clear()
 
-    def refuse(self, text: str) -> None:
-        """What was refused, or went wrong."""
-        self.notice.clear()  # the same reason once more is told once more
+    def show_refusal(self, text: str) -> None:
+        """Shows a refusal or an error."""
+        self.notice.clear()  # Announce the same reason again if it recurs.
         self.notice.show_notice("warn", text)
 
-    def fail(self, error: TorchyardError) -> None:
-        self.refuse(labels.said(error))
+    def show_error(self, error: TorchyardError) -> None:
+        self.show_refusal(labels.said(error))
 
-    def settled(self, freed: int, served: int) -> None:
-        """So many bookings were freed as idle, and so many made for who waited."""
+    def show_settled(self, freed: int, served: int) -> None:
+        """Shows how many bookings were released as idle and how many waiting requests were booked."""
         parts = []
         if freed:
-            parts.append(self.tr("{count} bookings were idle, and are free now.").format(count=freed))
+            idle = self.tr("{count} bookings were idle and are free now.")
+            parts.append(self.tr("1 booking was idle and is free now.") if freed == 1 else idle.format(count=freed))
         if served:
-            parts.append(self.tr("{count} who waited have their booking.").format(count=served))
+            booked = self.tr("{count} waiting requests were booked.")
+            parts.append(self.tr("1 waiting request was booked.") if served == 1 else booked.format(count=served))
         self.notice.show_notice("info", " ".join(parts))
 
-    def place(self, away: str) -> None:
-        """Where the calendar is kept; `away`: why nothing can be booked."""
+    def show_calendar_source(self, away: str) -> None:
+        """Shows where the calendar is stored; `away` tells why nothing can be booked."""
         seen = self.model.seen
         if away:
             text = f"{away} {seen.why}".strip()

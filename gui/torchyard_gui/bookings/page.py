@@ -1,4 +1,4 @@
-"""The Bookings page: who has which GPUs when, and how to get some."""
+"""The Bookings page: the calendar with its drawers, dialogs and actions."""
 
 from __future__ import annotations
 
@@ -11,41 +11,39 @@ from PySide6.QtCore import QPoint, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
-from torchyard_core.booking.change_history import Change, headline, lines
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.agenda import Agenda
 from torchyard_gui.bookings.calendar.blocks import free_now, is_shown
-from torchyard_gui.bookings.calendar.calendar_view import Surface
-from torchyard_gui.bookings.calendar.display_list import Pictures, mark_of
-from torchyard_gui.bookings.calendar.lanes import folded_at_first
+from torchyard_gui.bookings.calendar.calendar_view import CalendarView
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, mark_of
+from torchyard_gui.bookings.calendar.lanes import initially_folded
 from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
-from torchyard_gui.bookings.commands import Deeds
-from torchyard_gui.bookings.connections import join
+from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_form import command_for
-from torchyard_gui.bookings.dialogs.dialog_controller import Dialogs
+from torchyard_gui.bookings.dialogs.dialog_controller import DialogController
 from torchyard_gui.bookings.draft_validation import Known, refusal
-from torchyard_gui.bookings.drawers.drawer_controller import Drawers
-from torchyard_gui.bookings.drawers.drawer_layout import Body
+from torchyard_gui.bookings.drawers.drawer_controller import DrawerController
+from torchyard_gui.bookings.drawers.drawer_layout import DrawerLayout
 from torchyard_gui.bookings.legend import Legend
 from torchyard_gui.bookings.menu_actions import BookingActions
-from torchyard_gui.bookings.notifications import Sayings
+from torchyard_gui.bookings.notifications import Notifications
 from torchyard_gui.bookings.top_bar import TopBar
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import EmptyState, NoticeBar
 
 TICK_MS = 20_000
-"""How often the now-line moves."""
+"""Interval at which the now-line moves."""
 
 
 class BookingsPage(QWidget):
-    """Looks at the calendar while it is shown; what others change arrives by itself."""
+    """Shows the calendar and keeps it up to date while visible."""
 
     status_changed = Signal()
     run_wanted = Signal(str)
-    """The ID of a run that is to be shown."""
+    """The ID of a run to show."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -53,11 +51,11 @@ class BookingsPage(QWidget):
         self.title = self.tr("Bookings")
         self.icon_name = "calendar"
         self.acts = BookingActions(self)
-        self.deeds = Deeds(model, self)
-        self.dialogs = Dialogs(model, self.deeds, self)
+        self.commands = BookingCommands(model, self)
+        self.dialogs = DialogController(model, self.commands, self)
         self.bar = TopBar(self.acts)
         self.notice = NoticeBar()
-        self.surface = Surface()
+        self.surface = CalendarView()
         self.agenda = Agenda()
         self.empty = EmptyState(
             self.tr("No GPUs to book yet"),
@@ -65,26 +63,25 @@ class BookingsPage(QWidget):
             icon_name="calendar",
         )
         self.legend = Legend()
-        self.drawers = Drawers(model, self.surface, self.acts, self)
+        self.drawers = DrawerController(model, self.surface, self.acts, self)
         self.details, self.finder, self.waitlist = self.drawers.details, self.drawers.finder, self.drawers.waitlist
-        self.sayings = Sayings(model, self.notice, self.legend, self)
-        self.toast = self.sayings.toast
+        self.notifications = Notifications(model, self.notice, self.legend, self)
+        self.toast = self.notifications.toast
         self.run_on: Callable[[Booking], str] = lambda booking: booking.run_id or ""
-        """Which run stands on a booking; "" for none that is known."""
+        """Returns the ID of the run that uses a booking, or ""."""
         self.span: Span = "week"
         self.day = local_day(model.now, model.seen.zone)
         self.folded: set[str] | None = None
-        """Hosts that are; None until the first slots are there."""
+        """Folded hosts; None until the first slots are loaded."""
         self._known: Known | None = None
-        self._pictures = Pictures()
+        self._pictures = DisplayListBuilder()
         self._selection = ""
         self._wanted = ""
-        self._history_of: Booking | None = None
-        """A booking that is to be shown as soon as it is loaded."""
+        """The ID of a booking to show as soon as it is loaded."""
         self._clock = QTimer(self)
         self._clock.setInterval(TICK_MS)
         self._clock.timeout.connect(self.refresh)
-        self.body = Body()
+        self.body = DrawerLayout()
         self.body.hold((self.surface, self.agenda, self.empty), self.drawers.all())
         rows = QVBoxLayout(self)
         rows.setContentsMargins(0, 0, 0, 0)
@@ -92,10 +89,10 @@ class BookingsPage(QWidget):
         rows.addWidget(self.notice)
         rows.addWidget(self.body, 1)
         rows.addWidget(self.legend)
-        join(self)
+        self._connect()
         self.refresh()
 
-    # -- what the window asks
+    # -- called by the window
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -106,12 +103,12 @@ class BookingsPage(QWidget):
         return [self.tr("{count} of your bookings run").format(count=running)] if running else []
 
     def panes(self) -> list[QWidget]:
-        """For F6."""
+        """Returns the panes for F6."""
         return [self.bar, self._view, *filter(None, [self.drawers.current])]
 
     @property
     def dialog(self) -> QDialog | None:
-        """The one that is open."""
+        """The open dialog."""
         return self.dialogs.current
 
     @property
@@ -123,14 +120,14 @@ class BookingsPage(QWidget):
         return self.model.booking(self._selection) if self._selection else None
 
     def close_page(self) -> None:
-        """Lets go of what the page holds; called when the window closes."""
+        """Stops the page's timers and dialogs; called when the window closes."""
         self._clock.stop()
         self.dialogs.close()
 
-    # -- what people do
+    # -- commands
 
     def book(self) -> None:
-        """Asks for exact times; what the keyboard is on is filled in."""
+        """Opens the booking dialog, filled in from the keyboard cursor."""
         cursor = self.surface.cursor_
         if cursor is not None and self.surface.block_of(cursor) is None:
             self.dialogs.book_at(self.surface.gpus_of(cursor), cursor.start, cursor.end)
@@ -141,33 +138,33 @@ class BookingsPage(QWidget):
         if (booking := self.selected_booking) is not None:
             self.dialogs.edit(booking)
 
-    def let_go(self) -> None:
-        """Asks before it releases or cancels."""
+    def release_or_cancel(self) -> None:
+        """Asks for confirmation, then releases or cancels the selected booking."""
         if (booking := self.selected_booking) is not None:
-            self.dialogs.let_go(booking, self.surface.told_of(booking).partition("\n")[2])
+            self.dialogs.release_or_cancel(booking, self.surface.booking_tooltip(booking).partition("\n")[2])
 
     def cancel_series(self) -> None:
         if (booking := self.selected_booking) is not None and booking.series_id is not None:
             self.dialogs.cancel_series(booking)
 
-    def stretch(self, by: timedelta) -> None:
+    def extend(self, by: timedelta) -> None:
         if (booking := self.selected_booking) is not None:
-            self.deeds.stretch(booking, by)
+            self.commands.extend(booking, by)
 
     def show_run(self) -> None:
-        """Goes to the run that stands on the selected booking."""
+        """Shows the run that uses the selected booking."""
         booking = self.selected_booking
         if booking is not None and (run := self.run_on(booking)):
             self.run_wanted.emit(run)
 
     def copy(self) -> None:
-        """The command that books the same."""
+        """Copies the command that makes the same booking."""
         seen = self.model.seen
         booking, cursor = self.selected_booking, self.surface.cursor_
         if booking is not None:
             gpus, start, end, title = booking.gpus, booking.start, booking.end, booking.title
         elif cursor is not None:
-            gpus, title = self.surface.gpus_of(cursor), self.deeds.title
+            gpus, title = self.surface.gpus_of(cursor), self.commands.title
             start, end = utc(cursor.start), utc(cursor.end)
         else:
             return
@@ -182,7 +179,7 @@ class BookingsPage(QWidget):
 
     def book_fit(self, number: int) -> None:
         if number < len(self.drawers.fits):
-            self.deeds.book_fit(self.drawers.fits[number], self.finder.title_.text())
+            self.commands.book_fit(self.drawers.fits[number], self.finder.title_.text())
             self.drawers.close()
 
     def import_bookings(self, path: Path | None = None) -> None:
@@ -197,19 +194,19 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Day, week, month; or the agenda of the days shown."""
+        """Shows a day, week or month, or the agenda of the shown days."""
         if span != "agenda":
             self.span = cast("Span", span)
         self.show_days()
         self.focus_body()
 
     def show_booking(self, booking_id: str) -> None:
-        """Goes to a booking, wherever it is: for links from other pages."""
+        """Shows a booking anywhere in the calendar, for links from other pages."""
         booking = self.model.booking(booking_id)
         if booking is not None:
             self._reveal(booking)
             return
-        self.model.ask(lambda store: store.booking(booking_id), self._reveal, self.sayings.fail, self)
+        self.model.ask(lambda store: store.booking(booking_id), self._reveal, self.notifications.show_error, self)
 
     def fold(self, host: str) -> None:
         folded = self.folded if self.folded is not None else set()
@@ -222,17 +219,17 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def select(self, booking_id: str) -> None:
-        """The booking that is meant; "" for none. Its drawer opens, unless somebody looks for a slot."""
+        """Selects a booking, or none for "", and opens its details unless the user is finding a slot."""
         self._selection = booking_id
         if booking_id and not self.drawers.finds:
             self._show_details()
             self.drawers.show(self.details)
-        elif not booking_id and self.drawers.current is self.details:
-            self.drawers.close(focus=False)
+        elif not booking_id:
+            self.drawers.close_details()
         self.enable()
 
     def activate(self, booking_id: str) -> None:
-        """Enter or a double click: one's own is edited, of another's all is shown."""
+        """Handles Enter or a double click: opens the editor, or the details of a booking the user cannot change."""
         self._selection = booking_id
         booking = self.selected_booking
         if booking is None:
@@ -246,27 +243,27 @@ class BookingsPage(QWidget):
     def open_menu(self, at: QPoint) -> None:
         self.acts.menu(self, has_booking=self.selected_booking is not None).popup(at)
 
-    # -- showing
+    # -- updates
 
     def model_changed(self) -> None:
         seen = self.model.seen
         if self.folded is None and seen.slots:
             mine = {gpu for one in seen.bookings if one.owner == seen.person and one.is_live for gpu in one.gpus}
-            self.folded = folded_at_first(seen.slots, {slot.host for slot in seen.slots if slot.id in mine})
+            self.folded = initially_folded(seen.slots, {slot.host for slot in seen.slots if slot.id in mine})
         self.refresh()
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
-        self.drawers.look_again(searching=self.dialog is None)
+        self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
 
     def refresh(self) -> None:
-        """Draws the calendar as it was last seen."""
+        """Redraws the calendar from the last loaded state."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: mark_of(status.state) for status in hosts}
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
-        away = "" if seen.is_live or not self.model.has_loaded else labels.away(seen, now)
+        away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
         self._known = Known(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
         axis = self.surface.axis
@@ -274,7 +271,7 @@ class BookingsPage(QWidget):
             self.agenda.show_bookings(seen, picture, axis.starts[0], axis.days[-1].end, self._selection)
         self.legend.key.set_persons(tuple({one.owner for one in seen.bookings} | {seen.person} - {""}), seen.person)
         self._show_body(bool(seen.slots))
-        self.sayings.place(away)
+        self.notifications.show_calendar_source(away)
         self.say_free()
         self._show_details()
         self.enable()
@@ -282,7 +279,7 @@ class BookingsPage(QWidget):
     def show_days(self) -> None:
         seen = self.model.seen
         dates = days_of(self.span, self.day)
-        self.bar.title.setText(labels.title_of(self.span, dates))
+        self.bar.title.setText(labels.days_title(self.span, dates))
         self.surface.set_days(self.span, self.day)
         self.model.show(self.surface.axis.since, self.surface.axis.until)
         if self.surface.axis.zone != seen.zone:
@@ -296,7 +293,7 @@ class BookingsPage(QWidget):
         self.bar.say_free(free, count, is_known=seen.is_live)
 
     def enable(self) -> None:
-        booking, last = self.selected_booking, self.deeds.last
+        booking, last = self.selected_booking, self.commands.last
         self.acts.enable(
             self.model.seen,
             booking,
@@ -307,16 +304,16 @@ class BookingsPage(QWidget):
         self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
-        """Why that cannot be, by what is loaded: asked while dragging."""
+        """Returns why a change is refused according to the loaded calendar, or ""."""
         if self._known is None:
             return ""
-        title = of.title if of is not None else self.deeds.title
+        title = of.title if of is not None else self.commands.title
         draft = Draft(title, tuple(gpus), utc(start), utc(end), of.zone if of is not None else self.model.seen.zone)
         found = refusal(self._known, draft, of)
         return labels.said(found) if found is not None else ""
 
     def point_at(self, fit: Fit, number: int) -> None:
-        """Brings a fit into sight."""
+        """Scrolls to a fit."""
         if not self.surface.axis.since <= fit.start < self.surface.axis.until:
             self.day = local_day(fit.start, self.model.seen.zone)
             self.show_days()
@@ -327,7 +324,7 @@ class BookingsPage(QWidget):
         self.surface.show_fit(number)
 
     def place(self) -> None:
-        """Drawers stand beside the calendar; in a narrow window they lie over it."""
+        """Lays out drawers beside the calendar, or above it in a narrow window."""
         narrow = self.window().width() < METRICS.narrow_below
         self.bar.set_narrow(narrow)
         self.body.place(self.drawers.current, narrow=narrow)
@@ -358,7 +355,7 @@ class BookingsPage(QWidget):
         super().resizeEvent(event)
         self.place()
 
-    # -- inside
+    # -- helpers
 
     @property
     def _view(self) -> QWidget:
@@ -372,29 +369,10 @@ class BookingsPage(QWidget):
     def _show_details(self) -> None:
         booking = self.selected_booking
         if booking is None:
-            if self.drawers.current is self.details:
-                self.drawers.close(focus=False)
-            return
-        seen, now = self.model.seen, self.model.now
-        note = self.surface.picture.notes.get(booking.id, "")
-        can_change = self._can_change(booking)
-        self.details.show_booking(
-            booking, seen.slots, seen.person, seen.zone, now, note, can_change, self.run_on(booking)
-        )
-        if seen.is_live and booking != self._history_of:
-            self._history_of = booking
-            self.model.ask(
-                lambda store: store.history(booking.id),
-                lambda changes: self._show_history(booking, changes),
-                lambda _: None,
-                owner=self,
-            )
-
-    def _show_history(self, booking: Booking, changes: Sequence[Change]) -> None:
-        if booking != self._history_of:
-            return
-        seen = self.model.seen
-        self.details.show_history([(headline(one, seen.zone), lines(one, seen.slots, seen.zone)) for one in changes])
+            self.drawers.close_details()
+        else:
+            note = self.surface.picture.notes.get(booking.id, "")
+            self.drawers.show_booking(booking, note, self._can_change(booking), self.run_on(booking))
 
     def _can_change(self, booking: Booking) -> bool:
         seen = self.model.seen
@@ -405,7 +383,9 @@ class BookingsPage(QWidget):
         self._wanted = "" if self.model.booking(booking.id) is not None else booking.id
         if not is_shown(booking):
             self._wanted = ""
-            self.sayings.say(self.tr("“{title}” was cancelled: it is not in the calendar.").format(title=booking.title))
+            self.notifications.show_success(
+                self.tr("“{title}” was cancelled: it is not in the calendar.").format(title=booking.title)
+            )
             return
         self.day = local_day(booking.start, self.model.seen.zone)
         hosts = {slot.host for slot in self.model.seen.slots if slot.id in booking.gpus}
@@ -416,3 +396,86 @@ class BookingsPage(QWidget):
             self.model.reload()
         else:
             self.surface.select(booking.id)
+
+    # -- connections
+
+    def _connect(self) -> None:
+        self._connect_actions()
+        self._connect_views()
+        self._connect_drawers()
+        self.legend.share_wanted.connect(self.dialogs.tell_how_to_share)
+        self.notice.action_triggered.connect(lambda number: self.model.reload())
+        self.body.resized.connect(self.place)
+        for part in (self.commands, self.dialogs):
+            part.succeeded.connect(self.notifications.show_success)
+            part.failed.connect(self.notifications.show_refusal)
+        self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
+        self.dialogs.closed.connect(self.focus_body)
+        self.commands.done.connect(self.surface.select)
+        self.commands.undo_changed.connect(self.enable)
+        self.model.changed.connect(self.model_changed)
+        self.model.settled.connect(self.notifications.show_settled)
+        self.model.fleet.use_changed.connect(lambda name: self.say_free())
+
+    def _connect_actions(self) -> None:
+        acts, views = self.acts, self.bar.views
+        acts.connect_to(
+            {
+                acts.book: self.book,
+                acts.find: self.find_slot,
+                acts.edit: self.edit,
+                acts.extend: lambda: self.extend(HOUR),
+                acts.shorten: lambda: self.extend(-HOUR),
+                acts.release: self.release_or_cancel,
+                acts.cancel_series: self.cancel_series,
+                acts.run: self.show_run,
+                acts.undo: self.commands.undo,
+                acts.paste: self.dialogs.paste,
+                acts.copy: self.copy,
+                acts.search: self.bar.open_search,
+                acts.today: self.go_today,
+                acts.earlier: lambda: self.go(-1),
+                acts.later: lambda: self.go(1),
+                acts.day: lambda: views.set_value("day"),
+                acts.week: lambda: views.set_value("week"),
+                acts.month: lambda: views.set_value("month"),
+                acts.agenda: lambda: views.set_value("agenda"),
+                acts.fold: self.fold_all,
+                acts.refresh: self.model.reload,
+                acts.waitlist: self.show_waitlist,
+                acts.usage: self.dialogs.usage_report,
+                acts.export: self.dialogs.export,
+                acts.import_: self.import_bookings,
+                acts.rules: self.dialogs.rules,
+            }
+        )
+        for widget in (self, self.bar):
+            widget.addActions(acts.all())
+
+    def _connect_views(self) -> None:
+        surface, agenda, bar = self.surface, self.agenda, self.bar
+        surface.refuse = self.refuse
+        surface.book_wanted.connect(self.dialogs.book_at)
+        surface.change_wanted.connect(self.commands.change)
+        surface.refused.connect(self.notifications.show_refusal)
+        surface.selected.connect(self.select)
+        surface.activated.connect(self.activate)
+        surface.fold_wanted.connect(self.fold)
+        surface.step_wanted.connect(self.go)
+        surface.fit_wanted.connect(self.book_fit)
+        surface.context_requested.connect(self.open_menu)
+        agenda.chosen.connect(self.select)
+        agenda.activated_.connect(self.activate)
+        bar.views.changed.connect(self.show_span)
+        bar.filter_changed.connect(lambda chosen: self.refresh())
+        bar.filter_menu.aboutToShow.connect(lambda: bar.offer(self.model.seen))
+
+    def _connect_drawers(self) -> None:
+        finder, waitlist, drawers = self.finder, self.waitlist, self.drawers
+        finder.book_wanted.connect(self.book_fit)
+        finder.wait_wanted.connect(lambda wish: self.commands.wait(wish, finder.title_.text()))
+        waitlist.leave_wanted.connect(self.commands.stop_waiting)
+        waitlist.join_wanted.connect(self.find_slot)
+        drawers.changed.connect(self.place)
+        drawers.left.connect(self.focus_body)
+        drawers.fit_pointed.connect(self.point_at)

@@ -1,4 +1,4 @@
-"""Reads what somebody pastes to book: `gpu-b:2-5 tomorrow 9-17`. No Qt."""
+"""Parser of pasted bookings such as `gpu-b:2-5 tomorrow 9-17`. No Qt."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ _HINT = "Write GPUs and a time: gpu-b:2-5 tomorrow 9-17, or gpu-a:0 now for 4h."
 
 
 def read_draft(text: str, slots: Sequence[Slot], zone: str, now: datetime, title: str) -> Draft:
-    """A draft of one line: GPUs, a day (today by default; a weekday is the next one), and from when to when, or from
-    when and how long. What is left is the title. Raises Refused."""
+    """Parses one line into a draft.
+
+    The line has GPUs, a day (default today; a weekday means the next one), and a start with an end or a length. The
+    rest is
+    the title.
+
+    Raises:
+        Refused: The line cannot be parsed.
+    """
     words = text.split()
     hosts = {slot.host for slot in slots}
     ids = {slot.id for slot in slots}

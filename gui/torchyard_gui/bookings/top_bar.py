@@ -1,4 +1,4 @@
-"""The bar above the calendar: which days, what of them, how many GPUs are free now, and how to book."""
+"""The bar above the calendar: shown days, filter, free GPUs, and the button to book."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
-from torchyard_gui.widgets.clear_layout import empty_menu
+from torchyard_gui.widgets.clear_layout import clear_menu
 
 translate = QCoreApplication.translate
 
 
 class TopBar(QFrame):
-    """`filter_changed` with what is to be seen."""
+    """Emits `filter_changed` with the new filter."""
 
     filter_changed = Signal(object)
 
@@ -71,7 +71,7 @@ class TopBar(QFrame):
         self.search_field.textChanged.connect(self._search)
 
     def set_narrow(self, narrow: bool) -> None:
-        """In a narrow window the field to search in is there while it is used."""
+        """In a narrow window the search field is visible only while in use."""
         self._is_narrow = narrow
         self.search_field.setVisible(not narrow or bool(self.search_field.text()) or self.search_field.hasFocus())
 
@@ -82,17 +82,17 @@ class TopBar(QFrame):
         self.search_field.setFocus()
 
     def say_free(self, free: int, all_: int, *, is_known: bool) -> None:
-        """`Free now: 4 of 24 GPUs`; a question mark while the calendar is away."""
+        """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable."""
         if not all_:
             self.free.setText("")
             return
         text = self.tr("Free now: {free} of {all} GPUs").format(free=free if is_known else "?", all=all_)
         self.free.setText(text)
-        self.free.setToolTip(self.tr("Booked by nobody, and used by nobody. Somebody may use what nobody has booked."))
+        self.free.setToolTip(self.tr("Neither booked nor in use. GPUs without a booking may be used at any time."))
 
     def offer(self, seen: Seen) -> None:
-        """What there is to choose from."""
-        empty_menu(self.filter_menu)
+        """Fills the filter menu."""
+        clear_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
         self._offer(self.tr("GPU models"), "models", _models(seen.slots))
         self._offer(self.tr("People"), "persons", _persons(seen.bookings, seen.person))
@@ -108,7 +108,7 @@ class TopBar(QFrame):
         menu = self.filter_menu if kind != "hosts" or len(values) <= 12 else self.filter_menu.addMenu(title)
         if menu is self.filter_menu:
             menu.addSeparator()
-            menu.addAction(title).setEnabled(False)  # a section's own title is not drawn where there is a style sheet
+            menu.addAction(title).setEnabled(False)  # Style sheets suppress a section's own title.
         for value in values:
             action = menu.addAction(value)
             action.setCheckable(True)

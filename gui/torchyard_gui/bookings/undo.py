@@ -1,4 +1,4 @@
-"""One's own last change, and how to take it back where the calendar still allows it. No Qt."""
+"""Undo of the user's last change, if the calendar still allows it. No Qt."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Undo:
-    """What was done, in words, and the call that takes it back. The store says whether it still may."""
+    """A description of the change, and the call that reverts it. The store may refuse."""
 
     what: str
     undo: Callable[[BookingStore], Any]
 
 
 def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) -> Booking:
-    """Makes of a booking all that can be changed of it, at once. Raises Refused."""
+    """Applies all changeable fields of `wanted` to a booking at once. Raises Refused."""
     return store.change(
         booking.id,
         start=wanted.start,
@@ -37,7 +37,7 @@ def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) ->
 
 
 def undo_booked(made: Sequence[Booking], what: str) -> Undo:
-    """Of new bookings: cancels those that nobody has let go of since."""
+    """Reverts new bookings by cancelling those that still exist."""
 
     def take_back(store: BookingStore) -> None:
         for booking in made:
@@ -48,7 +48,7 @@ def undo_booked(made: Sequence[Booking], what: str) -> Undo:
 
 
 def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
-    """Of a change: back to what it was."""
+    """Reverts a change of one booking."""
 
     return Undo(what, lambda store: change_to(store, after, before))
 
@@ -56,8 +56,7 @@ def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
 def change_series_to(
     store: BookingStore, booking: Booking, wanted: Draft, *, everything: bool
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
-    """Changes the bookings of a series as this one, in what differs from it: what they were, and what they are.
-    Raises Refused."""
+    """Applies the differences of one booking to its series; returns the bookings before and after. Raises Refused."""
     _, before = store.series(booking.series_id or "")
     differs = {
         name: getattr(wanted, name)
@@ -72,7 +71,7 @@ def change_series_to(
 
 
 def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], what: str) -> Undo:
-    """Of a series' change: each booking back to what it was, in an order in which none meets the next."""
+    """Reverts a change of a series, in an order in which no two bookings clash."""
     was = {one.id: one for one in before}
 
     def take_back(store: BookingStore) -> None:
@@ -83,8 +82,8 @@ def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], wha
     return Undo(what, take_back)
 
 
-def undo_let_go(gone: Booking, what: str) -> Undo:
-    """Of a release or cancellation: booked anew, from when it was let go on, if nobody was quicker."""
+def undo_release(gone: Booking, what: str) -> Undo:
+    """Reverts a release or cancellation by booking again from the time of release, if the GPUs are still free."""
 
     def take_back(store: BookingStore) -> Booking:
         start = max(gone.start, store.now()) if gone.let_go_at and gone.let_go_at > gone.start else gone.start
@@ -94,7 +93,7 @@ def undo_let_go(gone: Booking, what: str) -> Undo:
 
 
 def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
-    """Of a series' rest: each is booked anew, by itself; those that others have meanwhile are told."""
+    """Reverts a cancelled series booking by booking; reports those whose GPUs were taken meanwhile."""
 
     def take_back(store: BookingStore) -> None:
         missed: list[Refused] = []

@@ -1,1 +1,1 @@
-"""Between the window's thread and the work beside it: the only place with threads."""
+"""Models between the GUI thread and background work; the only package of the window with threads."""

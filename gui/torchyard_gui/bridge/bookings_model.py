@@ -1,7 +1,7 @@
-"""The bookings as the window knows them: what was last seen of the calendar, and what is done to it.
+"""The window's model of the calendar: its last loaded state, and changes to it.
 
-Everything that asks a database runs on threads (`bridge/jobs`), its libraries are imported there too. All else here is
-used on the GUI thread.
+Database access, including the import of its libraries, runs on threads (`bridge/jobs`). Everything else is used on the
+GUI thread.
 """
 
 from __future__ import annotations
@@ -31,26 +31,29 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Opener = Callable[[], "tuple[Calendar, str]"]
-"""Makes the way to the calendar, and says the zone of times that are written."""
+"""Returns the calendar and the zone of written times."""
 
 SOON_MS = 120
-"""Changes come in bursts: a series of fifty bookings is one."""
+"""Delay that merges bursts of changes: a series of fifty bookings causes one reload."""
 RETRY_MS = 4000
-"""How often a calendar that is away is asked again."""
+"""Interval of retries while the calendar is unreachable."""
 UNWATCHED_MS = 60_000
-"""How often the calendar is read while none is visible, for reminders: changes do not arrive by themselves then."""
+"""Interval of reloads for reminders while no calendar is visible; changes are not pushed then."""
 IN_USE_FOR = timedelta(minutes=3)
-"""A record of use that ended no longer ago is one of now."""
+"""A record of use that ended no longer ago counts as current."""
 SETTLE_EVERY = timedelta(minutes=1)
-"""How often what agents saw idle is freed, and the waitlist served."""
+"""Interval at which idle bookings are released and the waitlist is served."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
 USES_EVERY_MS = 60_000
-"""How often records of use are read anew while changes by others come in; agents hand them over less often."""
+"""Interval at which records of use are reloaded while changes by others arrive; agents report less often."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The calendar as it was last seen. `is_live` False: it is away, and this is of `as_of`; `why` says more."""
+    """The last loaded state of the calendar.
+
+    `is_live` is False while the calendar is unreachable; the state is then that of `as_of`, and `why` tells the reason.
+    """
 
     bookings: tuple[Booking, ...] = ()
     slots: tuple[Slot, ...] = ()
@@ -69,8 +72,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class _Looked:
-    """What one look has found, and done: `settled` as the signal says."""
+class _Loaded:
+    """Result of one reload; `settled` is as for the signal."""
 
     seen: Seen
     remembered: tuple[Slot, ...]
@@ -80,12 +83,12 @@ class _Looked:
 
 
 class BookingsModel(QObject):
-    """One person's calendar. `show` says of which days; changes by others arrive by themselves."""
+    """The calendar of one user. `show` sets the loaded days; changes by others arrive as `changed`."""
 
     changed = Signal()
-    """`seen` is another."""
+    """`seen` was replaced."""
     settled = Signal(int, int)
-    """So many bookings were freed as idle, and so many made for who waited, by this desktop."""
+    """Numbers of bookings released as idle, and made from the waitlist, by this desktop."""
 
     def __init__(
         self,
@@ -110,16 +113,16 @@ class BookingsModel(QObject):
         self._watched_by: set[str] = set()
         self._closed = False
         self._ranges: dict[str, tuple[datetime, datetime]] = {}
-        """Which days are looked at, by who looks."""
+        """Loaded days by the caller that shows them."""
         self._loading: Job | None = None
         self._again = False
         self._remembered: tuple[Slot, ...] = ()
         self._copied = False
-        """The copy for when the calendar is away was brought to its full length."""
+        """Whether the copy for offline use has its full length."""
         self._uses: tuple[Interval, tuple[Use, ...]] | None = None
-        """Records of use, and the time of which they tell."""
+        """Records of use, and the interval that they cover."""
         self._all_anew = True
-        """The next look reads records of use, too, whatever is known of them."""
+        """Whether the next reload reads records of use again."""
         self._settled_at: datetime | None = None
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
@@ -139,7 +142,7 @@ class BookingsModel(QObject):
         fleet.host_changed.connect(self._fleet_changed)
         fleet.hosts_changed.connect(self._fleet_changed)
 
-    # -- what is known
+    # -- state
 
     @property
     def now(self) -> datetime:
@@ -147,7 +150,7 @@ class BookingsModel(QObject):
 
     @property
     def in_use(self) -> frozenset[str]:
-        """GPUs that somebody is on now, by what hosts tell this desktop and what agents recorded."""
+        """IDs of the slots in use now, by telemetry and by the agents' records."""
         now = self.now
         found = {use.gpu for use in self.seen.uses if use.start <= now <= use.end + IN_USE_FOR}
         for status in self.fleet.hosts:
@@ -159,10 +162,10 @@ class BookingsModel(QObject):
     def booking(self, booking_id: str) -> Booking | None:
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
 
-    # -- looking
+    # -- loading
 
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
-        """Which days are looked at; they arrive with `changed`. `by` tells apart who looks."""
+        """Sets the days to load for the caller `by`; the result arrives with `changed`."""
         if not self._watched_by and not self._unwatched.isActive() and not self._closed:
             self._unwatched.start()
         if self._ranges.get(by) != (since, until):
@@ -170,8 +173,9 @@ class BookingsModel(QObject):
             self.reload()
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Whether a calendar is visible: changes by others arrive at once, over a connection that stays open only
-        then. `by` tells apart who shows one."""
+        """Sets whether the caller `by` shows a calendar: only then a connection stays open and changes by others arrive
+        at
+        once."""
         was = bool(self._watched_by)
         with self._lock:
             (self._watched_by.add if on else self._watched_by.discard)(by)
@@ -187,12 +191,12 @@ class BookingsModel(QObject):
             in_background(lambda: _let_rest(watch, calendar))
 
     def reload(self) -> None:
-        """Looks again at everything, once what is under way has come."""
+        """Reloads everything after the reload in progress."""
         self._all_anew = True
         self._reload()
 
     def _reload(self) -> None:
-        """Looks again, at records of use only where none are known of that time."""
+        """Reloads; records of use only if none are known for the interval."""
         if self._closed or not self._ranges:
             return
         if self._loading is not None and not self._loading.is_finished:
@@ -202,7 +206,7 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        hour = now.replace(minute=0, second=0)  # as time goes on, the same is looked at for an hour
+        hour = now.replace(minute=0, second=0)  # The interval is the same for an hour, so that it can be compared.
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
         remembered = self._remembered
@@ -210,7 +214,7 @@ class BookingsModel(QObject):
         anew, self._all_anew = self._all_anew or uses is None, False
         settle = self._settled_at is None or now - self._settled_at >= SETTLE_EVERY
 
-        def look() -> _Looked:
+        def look() -> _Loaded:
             return self._look(time, facts, remembered, settle, uses, anew)
 
         self._loading = self.jobs.run(look, self._arrived, self._failed)
@@ -223,8 +227,8 @@ class BookingsModel(QObject):
         settle: bool,
         known: tuple[Use, ...] | None,
         anew: bool,
-    ) -> _Looked:
-        """On a thread. `known`: records of use of that time as they were last read; `anew`: they are read again."""
+    ) -> _Loaded:
+        """Loads the calendar; runs on a thread. `known` are the last records of use, read again if `anew`."""
         from torchyard_core.booking.errors import StoreAway
         from torchyard_core.booking.slots import slots_of
 
@@ -234,14 +238,14 @@ class BookingsModel(QObject):
         except StoreAway:
             view = calendar.view(time.start, time.end)
             away = replace(self.seen, bookings=view.bookings, slots=view.slots, as_of=view.as_of, is_live=False)
-            return _Looked(replace(away, why=view.why, zone=self._zone), remembered)
+            return _Loaded(replace(away, why=view.why, zone=self._zone), remembered)
         found = slots_of(facts, is_private=store.is_private)
         if found and found != remembered:
             store.remember_slots(found)
         settled = (len(store.apply_idle()), len(store.serve_waiting())) if settle else None
         view = calendar.view(time.start, time.end)
         if not view.is_live:
-            return _Looked(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
+            return _Loaded(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
         self._watch_once(store)
         uses = store.uses(time.start, time.end) if anew else known or ()
         seen = Seen(
@@ -250,7 +254,7 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            uses=known if known is not None and uses == known else uses,  # the same are not drawn again
+            uses=known if known is not None and uses == known else uses,  # unchanged: not drawn again
             idle=store.idle_evidence(),
             waiting=store.waiting(),
             person=store.person,
@@ -259,7 +263,7 @@ class BookingsModel(QObject):
             zone=self._zone,
             place=store.place,
         )
-        return _Looked(seen, found, settled, (time, seen.uses), anew)
+        return _Loaded(seen, found, settled, (time, seen.uses), anew)
 
     def _calendar_now(self) -> Calendar:
         with self._lock:
@@ -273,7 +277,7 @@ class BookingsModel(QObject):
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
 
-    def _arrived(self, found: _Looked) -> None:
+    def _arrived(self, found: _Loaded) -> None:
         self.seen, self._remembered, settled = found.seen, found.remembered, found.settled
         self.has_loaded = True
         self._uses = found.uses
@@ -297,7 +301,7 @@ class BookingsModel(QObject):
             self._reload()
 
     def _failed(self, error: TorchyardError) -> None:
-        """Settings that cannot be read, a database that is too new, a role without rights: nothing can be booked."""
+        """Handles errors that retries cannot fix: unreadable settings, a newer database, missing rights."""
         self.seen = replace(self.seen, is_live=False, why=error.sentence())
         self.has_loaded = self._all_anew = True
         self._retry.start()
@@ -307,7 +311,7 @@ class BookingsModel(QObject):
         if self._ranges and not self._closed:
             self._soon.start()
 
-    # -- doing
+    # -- commands
 
     def ask(
         self,
@@ -316,7 +320,7 @@ class BookingsModel(QObject):
         failed: Callable[[TorchyardError], None],
         owner: QObject | None = None,
     ) -> Job:
-        """Asks the store something on a thread. Writes nothing, and looks at nothing again."""
+        """Runs a read-only query of the store on a thread."""
         return self.jobs.run(lambda: question(self._calendar_now().store()), done, failed, owner=owner)
 
     def act(
@@ -326,8 +330,9 @@ class BookingsModel(QObject):
         failed: Callable[[TorchyardError], None] | None = None,
         owner: QObject | None = None,
     ) -> Job:
-        """Does something in the store on a thread, and looks again at once. Where the database is away, `failed` says
-        so and nothing was booked."""
+        """Runs a change of the store on a thread, then reloads. If the database is unreachable, `failed` is called and
+        nothing
+        was changed."""
 
         def did(result: Result) -> None:
             self.reload()
@@ -335,18 +340,18 @@ class BookingsModel(QObject):
                 done(result)
 
         def refused(error: TorchyardError) -> None:
-            self.reload()  # what was refused is shown as it is, not as it was thought to be
+            self.reload()  # Show the actual state after a refusal.
             if failed is not None:
                 failed(error)
 
         return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
 
     def store(self) -> BookingStore:
-        """The store itself, for work on a thread. Raises StoreAway while it does not answer."""
+        """The store, for work on a thread. Raises StoreAway if it is unreachable."""
         return self._calendar_now().store()
 
     def close(self) -> None:
-        """Lets go of the database without waiting for it."""
+        """Closes the database without waiting."""
         self._closed = True
         for timer in (self._soon, self._retry, self._uses_due, self._unwatched):
             timer.stop()
@@ -365,7 +370,7 @@ class BookingsModel(QObject):
 
 
 def _let_rest(watch: Watch | None, calendar: Calendar | None) -> None:
-    """Closes the connection of a calendar that is visible no more. On a thread."""
+    """Closes the connection of a calendar that is no longer visible; runs on a thread."""
     if watch is not None:
         watch.close()
     if calendar is not None:
@@ -373,7 +378,7 @@ def _let_rest(watch: Watch | None, calendar: Calendar | None) -> None:
 
 
 def _opened(home: Home) -> tuple[Calendar, str]:
-    """The calendar that the settings name. On a thread."""
+    """Opens the configured calendar; runs on a thread."""
     from torchyard_core.booking.calendar_factory import calendar_of, zone_for
     from torchyard_core.user_settings import read_user_settings
 

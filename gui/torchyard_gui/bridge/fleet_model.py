@@ -1,6 +1,6 @@
-"""The fleet as the window knows it: the fleet file's hosts, what was found on each, and what is done to them.
+"""The window's model of the fleet: hosts of the fleet file, their state, and actions on them.
 
-All of it is used on the GUI thread, but `fleet`, which may be asked for on any.
+Everything is used on the GUI thread except `fleet`, which any thread may call.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torchyard_core.fleet.host_key_trust import ShownKey, record_key, show_key
 from torchyard_core.fleet.inventory import DEFAULT_HOSTS, Host, Inventory, add_host, read_fleet, remove_host
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.host_availability import PlannedHosts
+from torchyard_gui.bridge.host_availability import HostAvailability
 from torchyard_gui.bridge.host_links import HostLinks
-from torchyard_gui.bridge.host_status import UNKNOWN, Doing, HostStatus, checked_at, first_status, now
+from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus, checked_at, now
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
 
@@ -39,21 +39,25 @@ Failed = Callable[[TorchyardError], None]
 
 
 class FleetModel(QObject):
-    """The hosts, each with its state. Changes are told by name."""
+    """The hosts with their states. Signals carry the host's name."""
 
     hosts_changed = Signal()
-    """Another list of hosts, or another `problem` of the fleet file."""
+    """The list of hosts, or the `problem` of the fleet file, changed."""
     host_changed = Signal(str)
-    """A host's state, or what is known of it or under way there."""
+    """A host's state, facts or activity changed."""
     use_changed = Signal(str)
-    """Who uses a host, up to once a second while somebody watches."""
+    """A host's users changed; at most once a second while watched."""
     facts_changed = Signal()
-    """`facts()` are others: a host was added or looked at, somebody took a GPU or let go of one."""
+    """`facts()` changed: a host was added or checked, or a GPU's user changed."""
 
     def __init__(
         self, home: Home, fleet_file: Path, parent: QObject | None = None, questions: LoginQuestions | None = None
     ):
-        """`questions`: who asks the user for passphrases, passwords and codes; nobody by default."""
+        """Creates the model without reading files.
+
+        Args:
+            questions: Asks the user for passphrases, passwords and codes; without it, nothing can be asked.
+        """
         super().__init__(parent)
         self.questions = questions or LoginQuestions(self)
         self._asks = questions is not None
@@ -62,7 +66,7 @@ class FleetModel(QObject):
         self.facts_file = fleet_file.with_name("facts.json")
         self.jobs = Jobs(self)
         self.problem: TorchyardError | None = None
-        """What is wrong with the fleet file; `hosts` are then those of its last good text."""
+        """What is wrong with the fleet file; `hosts` are then those of its last valid version."""
         self.has_looked = False
         """Whether hosts were asked since the window was opened."""
         self._inventory = Inventory(fleet_file, DEFAULT_HOSTS, (), None)
@@ -80,43 +84,46 @@ class FleetModel(QObject):
         self._clock.timeout.connect(self._tick)
         self._watchers: set[str] = set()
         self._looked_at = ""
-        self._planned = PlannedHosts(self, home.history)
+        self._planned = HostAvailability(self, home.history)
         self._planned.changed.connect(self.facts_changed)
         self._read_file()
         self._read_facts()
-        self.hosts_changed.connect(self._planned.tell)
+        self.hosts_changed.connect(self._planned.notify)
         for signal in (self.host_changed, self.use_changed):
             signal.connect(lambda name: self._planned.look(name, self.status(name)))
 
-    # -- what is known
+    # -- state
 
     @property
     def hosts(self) -> Sequence[HostStatus]:
-        """Every host, in the fleet file's order."""
+        """All hosts, in the order of the fleet file."""
         return tuple(self._statuses.values())
 
     def status(self, name: str) -> HostStatus | None:
-        """One host; None where the fleet has none of that name."""
+        """Returns a host's status, or None for an unknown name."""
         return self._statuses.get(name)
 
     def facts(self) -> Sequence[HostFacts]:
-        """Every host as the planner sees it, with who uses its GPUs where that is known now."""
+        """Returns all hosts for the planner, with the users of their GPUs if known now."""
         return tuple(map(self._planned.of, self._statuses.values()))
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
-        """What others have booked, by slot, with words that say who: to the planner it is taken. `is_later`:
-        what is planned begins later, so that who uses a GPU now is no matter."""
+        """Sets the GPUs that others have booked, by slot with a description; the planner treats them as taken.
+
+        Args:
+            is_later: The planned time begins later, so that current users do not matter.
+        """
         self._planned.set_booked(booked, is_later=is_later)
 
     @property
     def inventory(self) -> Inventory:
-        """The fleet file's last good reading."""
+        """The last valid version of the fleet file."""
         return self._inventory
 
     @property
     def fleet(self) -> Fleet:
-        """The links to hosts, shared by all that the window does. Made when first asked for; best on a thread."""
-        from torchyard_core.fleet.fleet import Fleet  # paramiko takes a quarter of a second
+        """The links to hosts, shared by the whole window. Created on first use, preferably on a thread."""
+        from torchyard_core.fleet.fleet import Fleet  # Importing paramiko takes 0.25 s.
 
         with self._fleet_lock:
             if self._fleet is None:
@@ -127,28 +134,28 @@ class FleetModel(QObject):
             return self._fleet
 
     def refresh(self) -> None:
-        """Reads what changed on disk: the fleet file and the facts may be written by the command line too."""
+        """Reads the fleet file and the facts again if they changed; the command line may write both."""
         if signature_of(self.fleet_file) != self._file_seen:
             self._read_file()
             self.hosts_changed.emit()
         self._read_facts()
 
-    # -- what is done
+    # -- actions
 
     def check(self, names: Iterable[str] | None = None) -> None:
-        """Asks hosts (all by default) how they are. Puts nothing on them."""
+        """Checks hosts, by default all; changes nothing on them."""
         self.refresh()
         self.questions.begin()
         self.has_looked = self.has_looked or names is None
         self._start(names, "checking", install=False)
 
     def deploy(self, names: Iterable[str]) -> None:
-        """Puts the agent on hosts, or brings it up to date there, and looks at what they have."""
+        """Installs or updates the agent on hosts, then reads their facts."""
         self.questions.begin()
         self._start(names, "deploying", install=True)
 
     def cancel(self, names: Iterable[str]) -> None:
-        """What is under way on these hosts ends, or is no longer waited for."""
+        """Cancels the activity on hosts."""
         for name in names:
             if job := self._under_way.pop(name, None):
                 job.cancel()
@@ -157,31 +164,29 @@ class FleetModel(QObject):
             self.questions.hush()
 
     def add(self, host: Host) -> None:
-        """Writes one more host into the fleet file. Raises TorchyardError."""
+        """Adds a host to the fleet file. Raises TorchyardError."""
         add_host(self.fleet_file, host)
         self.refresh()
 
     def remove(self, name: str) -> None:
-        """Takes a host out of the fleet file; its agent stays on it. Raises TorchyardError."""
+        """Removes a host from the fleet file; its agent stays installed. Raises TorchyardError."""
         remove_host(self.fleet_file, name)
         forget_facts(self.facts_file, name)
         self.refresh()
 
     def ask_key(self, name: str, done: Callable[[ShownKey], None], failed: Failed, owner: QObject | None = None) -> Job:
-        """Asks a host, or a bastion on the way to one, for the key that it shows."""
+        """Asks a host, or its bastion, for the host key."""
         inventory = self._inventory
         self.questions.begin()
         return self.jobs.run(lambda: show_key(inventory, name, self.fleet.dialer), done, failed, owner=owner)
 
     def trust(self, key: ShownKey, done: Callable[[], None], failed: Failed, owner: QObject | None = None) -> Job:
-        """Records a key that the user vouches for."""
+        """Records a host key that the user has verified."""
         return self.jobs.run(lambda: record_key(key, self.fleet.dialer), lambda _: done(), failed, owner=owner)
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Whether somebody looks: only then are hosts asked who uses them, and files looked at for changes.
-
-        `by` tells apart who does: pages come and go in any order.
-        """
+        """Sets whether the caller `by` watches hosts: only then are they asked for users, and files checked for
+        changes."""
         if on and not self._closed:
             self._watchers.add(by)
             self._clock.start()
@@ -192,12 +197,12 @@ class FleetModel(QObject):
             self._clock.stop()
 
     def look_at(self, name: str) -> None:
-        """The host whose details somebody looks at, "" for none: it is asked what was done to it last."""
+        """Sets the host whose details are shown, or "": its latest audit records are loaded."""
         self._looked_at = name
         self._ask_acts(name)
 
     def close(self) -> None:
-        """Lets go of everything without waiting: links say goodbye on threads of their own."""
+        """Closes links and jobs without waiting."""
         self._clock.stop()
         self._planned.stop()
         self._closed = True
@@ -221,11 +226,11 @@ class FleetModel(QObject):
         if not wanted or self._closed:
             return
         if self._fleet is not None:
-            self._fleet.use(self._inventory.hosts)  # the user's ~/.ssh/config may have changed meanwhile
+            self._fleet.use(self._inventory.hosts)  # ~/.ssh/config may have changed meanwhile.
         jobs = {name: Job() for name in wanted}
         self._under_way |= jobs
         for name in wanted:
-            self._change(name, doing=Doing("waiting" if len(wanted) > 1 else kind), remark="")
+            self._change(name, doing=HostActivity("waiting" if len(wanted) > 1 else kind), remark="")
 
         def ask(name: str) -> HostCheck | None:
             return self._ask(name, jobs[name], kind, install)
@@ -240,28 +245,28 @@ class FleetModel(QObject):
         self.jobs.run(lambda: self.fleet.each(wanted, ask, arrived), failed=failed)
 
     def _ask(self, name: str, job: Job, kind: str, install: bool) -> HostCheck | None:
-        """On a thread. None: it was cancelled."""
+        """Runs a job on a host; runs on a thread. Returns None if it was cancelled."""
 
-        def doing(what: Doing) -> None:
+        def doing(what: HostActivity) -> None:
             job.checkpoint()
             self.jobs.tell(self._doing, name, job, what)
 
         try:
-            doing(Doing(kind))
+            doing(HostActivity(kind))
             return check_host(
                 self.fleet,
                 name,
                 install=install,
                 replace_same_version=install,
-                progress=lambda host, done, total: doing(Doing("sending", done, total)),
-                looking=lambda: doing(Doing("looking")),
+                progress=lambda host, done, total: doing(HostActivity("sending", done, total)),
+                looking=lambda: doing(HostActivity("looking")),
             )
         except Cancelled:
             return None
-        except Exception as error:  # one host's trouble, whatever it is, keeps no answer of the others
+        except Exception as error:  # An error of one host must not lose the results of the others.
             return failed_check(name, UNKNOWN, explain(error))
 
-    def _doing(self, name: str, job: Job, what: Doing) -> None:
+    def _doing(self, name: str, job: Job, what: HostActivity) -> None:
         if self._under_way.get(name) is job:
             self._change(name, doing=what)
 
@@ -280,13 +285,13 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """A newer agent than ours is never replaced: who wanted to deploy should know."""
+        """Returns a note for a host with a newer agent, which a deploy never replaces."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
         return str(theirs) if kind == "deploying" and theirs not in ("", build_archive().version) else ""
 
-    # -- links, and who uses what
+    # -- links and telemetry
 
     def _hold_link(self, name: str) -> None:
         link = self._fleet.open_link(name) if self._fleet is not None else None
@@ -294,19 +299,19 @@ class FleetModel(QObject):
             self._links.hold(name, link)
 
     def _ask_acts(self, name: str) -> None:
-        """Over the link that there is; nobody is called for it."""
+        """Loads the audit records over the existing link; opens none."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
         if link is not None:
-            self._links.ask_acts(name, link, self._acts_told)
+            self._links.ask_acts(name, link, self._acts_read)
 
-    def _acts_told(self, name: str, acts: tuple[Act, ...]) -> None:
+    def _acts_read(self, name: str, acts: tuple[Act, ...]) -> None:
         status = self._statuses.get(name)
         if status is not None and status.acts != acts:
             self._change(name, acts=acts)
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
-        # Deploying ends a link itself, and tells how it went on.
+        # A deploy ends a link itself and reports its own result.
         if status is not None and status.answers and name not in self._under_way:
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)
@@ -320,7 +325,7 @@ class FleetModel(QObject):
             if link is None or self._links.is_asking(name):
                 continue
             if not self._links.holds(name, link) and not self._statuses[name].answers:
-                self._start([name], "checking", install=False)  # somebody else, a launch maybe, has reached it
+                self._start([name], "checking", install=False)  # a launch connected to it
             self._links.hold(name, link)
             self._links.ask(name, link)
 
@@ -355,7 +360,7 @@ class FleetModel(QObject):
             for host, facts in zip(inventory.hosts, planned, strict=True)
         }
         for name in before.keys() - {name for name, status in self._statuses.items() if status is before.get(name)}:
-            self._links.let_go(name)
+            self._links.forget(name)
             if job := self._under_way.pop(name, None):
                 job.cancel()
         with self._fleet_lock:
@@ -364,10 +369,10 @@ class FleetModel(QObject):
             fleet.use(inventory.hosts)
 
     def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
-        """What is known of a host stays, unless the file says something else of it now."""
+        """Keeps what is known of a host unless the file changed it."""
         if before is not None and before.host == host:
             return before
-        return first_status(host, facts, self._known.get(host.name, {}))
+        return HostStatus.from_facts(host, facts, self._known.get(host.name, {}))
 
     def _read_facts(self) -> None:
         signature = signature_of(self.facts_file)
@@ -395,7 +400,7 @@ class FleetModel(QObject):
 
 
 def signature_of(path: Path) -> object:
-    """Another one after every change of the file; None where it cannot be looked at."""
+    """Returns a value that changes with the file, or None if the file cannot be read."""
     try:
         found = path.stat()
     except OSError:

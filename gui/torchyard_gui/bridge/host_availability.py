@@ -1,4 +1,4 @@
-"""The hosts as the planner is to see them: what was found there, with who uses their GPUs now."""
+"""The hosts as the planner sees them: their facts with the current users of their GPUs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
-"""Hosts answer in bursts; who plans on them plans once for each."""
+"""Delay that merges bursts of answers into one planning."""
 
 
-class PlannedHosts(QObject):
-    """Keeps what it made of each host: samples come once a second, and mostly say the same."""
+class HostAvailability(QObject):
+    """Caches the result per host, because samples arrive once a second and rarely differ."""
 
     changed = Signal()
-    """What the planner sees is another."""
+    """The planner's view changed."""
 
     def __init__(self, parent: QObject, history: Path) -> None:
-        """`history`: the folder of the runs that were launched from here."""
+        """Starts with empty caches.
+
+        Args:
+            history: The folder of the runs launched from this computer.
+        """
         super().__init__(parent)
         self._history = History(history)
         self._own_runs: dict[str, str] = {}
         """Names by ID."""
         self._made: dict[str, tuple[HostFacts, object, HostFacts]] = {}
-        """By host: what was found, the sample that was laid over it, and what came of it."""
+        """By host: the facts, the sample, and the result."""
         self._booked: dict[str, str] = {}
         self._is_later = False
         self._soon = QTimer(self)
@@ -40,7 +44,7 @@ class PlannedHosts(QObject):
         self._soon.timeout.connect(self.changed)
 
     def of(self, status: HostStatus) -> HostFacts:
-        """One host; the same object for as long as nothing that matters has changed."""
+        """Returns a host for the planner; the same object until something relevant changes."""
         found, sample, made = self._made.get(status.name, (None, None, None))
         if made is None or found is not status.facts or sample is not status.sample:
             now = self._with_bookings(self._with_own_runs(with_use(status.facts, status.sample), status.sample))
@@ -49,17 +53,17 @@ class PlannedHosts(QObject):
         return made
 
     def look(self, name: str, status: HostStatus | None) -> None:
-        """Tells of a host that is another to the planner than before."""
+        """Schedules `changed` if the planner's view of a host changed."""
         before = self._made.get(name)
         if status is None or before is None or self.of(status) is not before[2]:
-            self.tell()
+            self.notify()
 
-    def tell(self) -> None:
-        """Tells, soon, whatever has changed."""
+    def notify(self) -> None:
+        """Schedules `changed`."""
         self._soon.start()
 
     def _with_own_runs(self, facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-        """Whoever is told that a GPU is theirs wants to know by what."""
+        """Adds the names of the user's own runs to the users of GPUs."""
         users = dict(facts.gpu_users)
         for gpu in sample["gpus"] if sample is not None else ():
             runs = (str(process["replica"]).partition("/")[0] for process in gpu["processes"] if process["replica"])
@@ -69,12 +73,13 @@ class PlannedHosts(QObject):
         return replace(facts, gpu_users=users) if users != facts.gpu_users else facts
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
-        """What others have booked, by slot, with who that is: it is not to be had. `is_later`: planned is for a time of
-        which who is on a GPU now says nothing."""
+        """Sets what others have booked, by slot with a description. `is_later`: the planned time begins later, so that
+        current
+        users do not matter."""
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
             self._made.clear()
-            self.tell()
+            self.notify()
 
     def _with_bookings(self, facts: HostFacts) -> HostFacts:
         if self._is_later:
@@ -86,7 +91,7 @@ class PlannedHosts(QObject):
         return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_bookings=booked) if booked else facts
 
     def _name_of(self, run_id: str) -> str:
-        """Of a run that was launched from here; "" for one that was not."""
+        """Returns the name of a run launched from this computer, or ""."""
         if run_id not in self._own_runs and (record := self._history.load(run_id)) is not None:
             self._own_runs[run_id] = record.name
         return self._own_runs.get(run_id, "")

@@ -1,5 +1,4 @@
-"""Links to hosts, as the window holds them: it hears of their end, and asks over them who uses a host, and what was
-done to it."""
+"""The window's links to hosts: reports their end and queries users and audit records over them."""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import Link
 
 SILENT_AFTER_S = 10.0
-"""A host that has not answered for so long is told as unknown."""
+"""A host that has not answered for this long is unknown."""
 NEWEST_ACTS = 5
-"""So many are told of a host."""
+"""Number of audit records to load."""
 
 Silent = Callable[[str, TorchyardError, datetime], None]
 Sampled = Callable[[str, dict[str, Any]], None]
 
 
 class HostLinks:
-    """`silent` is called with a host, why nothing more is heard of it, and since when; `sampled` with its answer."""
+    """Calls `silent` with a lost host, the error and the time it was last heard, and `sampled` with each answer."""
 
     def __init__(self, jobs: Jobs, silent: Silent, sampled: Sampled):
         self._jobs = jobs
@@ -36,21 +35,21 @@ class HostLinks:
         self._asking: dict[str, Job] = {}
 
     def holds(self, name: str, link: Link) -> bool:
-        """Whether this is the link of the host that is held already."""
+        """Whether this is the host's current link."""
         return self._links.get(name) is link
 
     def hold(self, name: str, link: Link) -> None:
-        """Hears of the end of a host's link."""
+        """Watches a link for its end."""
         if not self.holds(name, link):
             self._links[name] = link
             link.on_close(partial(self._jobs.tell, self._lost, name, link))
 
     def is_asking(self, name: str) -> bool:
-        """Whether a host still owes its answer."""
+        """Whether a query of the host is unanswered."""
         return name in self._asking
 
     def ask(self, name: str, link: Link) -> None:
-        """Asks who uses a host."""
+        """Asks for the users of a host."""
         asked = now()
         job = self._asking[name] = Job()
 
@@ -64,18 +63,18 @@ class HostLinks:
 
         self._jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
 
-    def ask_acts(self, name: str, link: Link, told: Callable[[str, tuple[Act, ...]], None]) -> None:
-        """Asks what was done to a host last. One that cannot say leaves what was known of it."""
-        self._jobs.run(lambda: read_acts(link, NEWEST_ACTS), partial(told, name))
+    def ask_acts(self, name: str, link: Link, done: Callable[[str, tuple[Act, ...]], None]) -> None:
+        """Asks for a host's latest audit records; a failure changes nothing."""
+        self._jobs.run(lambda: read_acts(link, NEWEST_ACTS), partial(done, name))
 
-    def let_go(self, name: str) -> None:
-        """Of a host that has left the fleet nothing more is told."""
+    def forget(self, name: str) -> None:
+        """Forgets a host that left the fleet."""
         self._links.pop(name, None)
         if job := self._asking.pop(name, None):
             job.cancel()
 
     def close(self) -> None:
-        """Waits for no answer any more."""
+        """Ignores all later answers."""
         for job in self._asking.values():
             job.cancel()
 

@@ -1,4 +1,4 @@
-"""What the window knows of one host: what was found, since when, what is under way, and who uses it now."""
+"""The status of one host: facts, state, activity and users."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_core.topology.host_facts import HostFacts
 
 UNKNOWN = "unknown"
-"""Nobody has looked since the window was opened, or the host no longer answers."""
+"""Not asked since the window was opened, or not answering."""
 
 
 @dataclass(frozen=True)
-class Doing:
-    """What is under way on a host."""
+class HostActivity:
+    """The current activity on a host."""
 
     kind: str
     """`waiting` (for its turn), `checking`, `looking`, `deploying`."""
     done: int = 0
     total: int = 0
-    """Bytes; 0 where nobody knows."""
+    """Bytes, or 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class GpuNow:
-    """One GPU with who is on it. What is not known now is None."""
+    """One GPU with its users; None for values not known now."""
 
     index: int
     name: str
@@ -46,28 +46,34 @@ class GpuNow:
 
 @dataclass(frozen=True)
 class HostStatus:
-    """One host, as of now. Changed by `dataclasses.replace` and the methods here, which give a new one."""
+    """Immutable status of one host; methods return changed copies."""
 
     host: Host
     facts: HostFacts
-    """As the planner sees it."""
+    """For the planner."""
     found: Mapping[str, Any] = field(default_factory=dict)
-    """The last answer to `host.facts`, from the file of facts: empty where there is none for this address."""
+    """The last answer to `host.facts`, from the facts file; empty if there is none for this address."""
     state: str = UNKNOWN
-    """That of a HostCheck, or UNKNOWN."""
+    """The state of a HostCheck, or UNKNOWN."""
     since: datetime | None = None
-    """When the state began; for UNKNOWN, when the host was last heard of. None: never."""
+    """Start of the state; for UNKNOWN, when the host was last heard, or None."""
     check: HostCheck | None = None
-    """The last one since the window was opened."""
+    """The last check since the window was opened."""
     lost: TorchyardError | None = None
-    """Why a host that answered does not any more."""
-    doing: Doing | None = None
+    """Why a host stopped answering."""
+    doing: HostActivity | None = None
     sample: Mapping[str, Any] | None = None
-    """The last of its telemetry; None where there is none of now."""
+    """The last telemetry, or None if there is none now."""
     remark: str = ""
-    """What a deploy had to say beside its result."""
+    """A deploy's note beside its result."""
     acts: tuple[Act, ...] = ()
-    """What was done to it last, oldest first, of a host whose details somebody looked at."""
+    """The latest audit records, oldest first, once its details were shown."""
+
+    @classmethod
+    def from_facts(cls, host: Host, facts: HostFacts, found: Facts) -> HostStatus:
+        """Returns the status before the first check, with the facts of the last one."""
+        known = found if facts.checked else {}
+        return cls(host, facts, known, since=checked_at(known))
 
     @property
     def name(self) -> str:
@@ -79,29 +85,29 @@ class HostStatus:
 
     @property
     def error(self) -> TorchyardError | None:
-        """What stands between us and the host."""
+        """The error because of which the host is not usable."""
         return self.lost or (self.check.error if self.check else None)
 
     @property
-    def in_the_way(self) -> str:
-        """The host that the error is about: itself, or a bastion on the way to it."""
+    def blocking_host(self) -> str:
+        """Returns the host that an error concerns: this one, or a bastion before it."""
         return self.error.host if isinstance(self.error, HostError) else self.name
 
     @property
     def has_no_agent(self) -> bool:
-        """Whether all that it lacks is the agent, which deploying puts there."""
+        """Whether only the agent is missing, which a deploy installs."""
         return isinstance(self.error, AgentMissing)
 
     @property
     def problems(self) -> list[dict[str, str]]:
-        """What is wrong, each with code, message and hint."""
+        """The problems, each with code, message and hint."""
         if self.lost is not None:
             return [self.lost.to_json()]
         return list(self.check.problems) if self.check else []
 
     @property
     def gpus(self) -> list[GpuNow]:
-        """Its GPUs: of the sample where there is one, else those that were found when it was last looked at."""
+        """GPUs of the sample if there is one, else those of the facts."""
         if self.sample is not None:
             return [
                 GpuNow(
@@ -119,16 +125,16 @@ class HostStatus:
 
     @property
     def beside_gpus(self) -> list[str]:
-        """The replicas on its CPUs."""
+        """Replicas on the host's CPUs."""
         return beside_gpus(dict(self.sample)) if self.sample is not None else []
 
     @property
     def gpus_in_use(self) -> int | None:
-        """How many GPUs somebody is on; None where that is not known."""
+        """Number of GPUs in use, or None if unknown."""
         return None if self.sample is None else sum(bool(gpu.users) for gpu in self.gpus)
 
     def checked(self, check: HostCheck, now: datetime, remark: str = "") -> HostStatus:
-        """As a check found it at `now`."""
+        """Returns the status after a check at `now`."""
         same = check.state == self.state and self.lost is None
         sample = self.sample if check.state in (READY, DEGRADED) else None
         return replace(
@@ -143,31 +149,25 @@ class HostStatus:
         )
 
     def silent(self, why: TorchyardError, heard: datetime) -> HostStatus:
-        """It answered until `heard`, and does not any more."""
+        """Returns the status of a host that stopped answering at `heard`."""
         if not self.answers:
             return self
         return replace(self, state=UNKNOWN, since=heard, lost=why, sample=None)
 
     def sampled(self, sample: Mapping[str, Any], now: datetime) -> HostStatus:
-        """With what goes on there now; a host that was silent is back."""
+        """Returns the status with new telemetry; a silent host is back."""
         if self.state == UNKNOWN and self.lost is not None and self.check is not None:
             return replace(self, state=self.check.state, since=now, lost=None, sample=sample)
         return replace(self, sample=sample)
 
 
 def now() -> datetime:
-    """Of this computer's clock."""
+    """This computer's current time."""
     return datetime.now(UTC)
 
 
-def first_status(host: Host, facts: HostFacts, found: Facts) -> HostStatus:
-    """Unknown, with what was found when somebody last looked."""
-    known = found if facts.checked else {}
-    return HostStatus(host, facts, known, since=checked_at(known))
-
-
 def checked_at(found: Facts) -> datetime | None:
-    """When somebody last looked."""
+    """Returns the time of the last check."""
     try:
         return datetime.fromisoformat(str(found["checked_at"]))
     except (KeyError, ValueError):

@@ -1,8 +1,9 @@
-"""Work beside the GUI thread, with its results in it.
+"""Background work with results on the GUI thread.
 
-Work runs on threads that nobody waits for at the end (`torchyard_core.background_thread`). What it returns, raises or
-tells comes to the GUI thread by one queued signal, and nothing comes any more once the window is closed: a login that
-hangs then neither keeps the program nor finds widgets that are gone.
+Work runs on threads that the program does not join at its end (`torchyard_core.background_thread`). Results, errors and
+progress arrive on the GUI thread through a queued signal, and never after the window was closed: a hanging login
+neither
+delays the exit nor calls deleted widgets.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ Call = Callable[[], None]
 
 
 class Cancelled(Exception):
-    """Raised in work that was cancelled, where it can be left."""
+    """Raised in cancelled work at a checkpoint."""
 
 
 class Job:
-    """One piece of work under way. All of it is safe to use from any thread."""
+    """One piece of work. Thread-safe."""
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()
@@ -41,20 +42,20 @@ class Job:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its result was handed over, or nobody wants it any more."""
+        """Whether the result was delivered, or the job cancelled."""
         return self._finished.is_set() or self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Nobody wants the result: neither `done` nor `failed` will be called. Work that asks stops at once."""
+        """Cancels: neither `done` nor `failed` will be called. Work stops at its next checkpoint."""
         self._cancelled.set()
 
-    def checkpoint(self, *told: Any) -> None:
-        """Called by the work where it may be left. Raises Cancelled. Takes what a progress callback is given."""
+    def checkpoint(self, *progress: Any) -> None:
+        """Raises Cancelled if the job was cancelled. Accepts the arguments of a progress callback."""
         if self._cancelled.is_set():
             raise Cancelled
 
     def finish(self) -> bool:
-        """True for who may hand over the result: the first that asks, unless it was cancelled."""
+        """Claims the delivery of the result: True for the first call, unless the job was cancelled."""
         if self.is_finished:
             return False
         self._finished.set()
@@ -62,7 +63,7 @@ class Job:
 
 
 class _Gate:
-    """Lets calls through to the GUI thread until it is shut, which is for good."""
+    """Passes calls to the GUI thread until it is closed for good."""
 
     def __init__(self, emit: Callable[[Call], None]):
         self._emit = emit
@@ -70,7 +71,7 @@ class _Gate:
         self._open = True
 
     def post(self, call: Call) -> None:
-        # Under the lock: the object whose signal this is cannot go while it emits.
+        # The lock keeps the signal's object alive during the emission.
         with self._lock:
             if self._open:
                 self._emit(call)
@@ -85,7 +86,7 @@ class _Gate:
 
 
 class Jobs(QObject):
-    """Runs work on threads, and calls back in the GUI thread."""
+    """Runs work on threads and calls back on the GUI thread."""
 
     _posted = Signal(object)
 
@@ -104,10 +105,11 @@ class Jobs(QObject):
         owner: QObject | None = None,
         job: Job | None = None,
     ) -> Job:
-        """Runs `work` on a thread; then `done` with its result, or `failed` with what went wrong, in the GUI thread.
+        """Runs `work` on a thread, then calls `done` or `failed` on the GUI thread.
 
-        Neither is called after `cancel`, after `close`, or when `owner` (say, a dialog) is gone. An error that nobody
-        thought of is logged with its traceback and told as a sentence.
+        Neither is called after `cancel`, after `close`, or after `owner`, such as a dialog, was deleted. Unexpected
+        exceptions
+        are logged with their traceback and passed to `failed` as an error.
         """
         job = job or Job()
         gate = self._gate
@@ -123,7 +125,7 @@ class Jobs(QObject):
                 result = work()
             except Cancelled:
                 job.cancel()
-            except Exception as error:  # the outer edge of a thread: logged, and told
+            except Exception as error:  # Outermost frame of the thread.
                 explained = explain(error)
                 gate.post(lambda: hand_over(failed, explained))
             else:
@@ -136,21 +138,21 @@ class Jobs(QObject):
         return job
 
     def tell(self, call: Callable[..., None], *args: Any) -> None:
-        """Calls `call` in the GUI thread soon, from whatever thread; not at all once closed."""
+        """Calls `call` soon on the GUI thread, from any thread; never after `close`."""
         self._gate.post(lambda: call(*args))
 
     def close(self) -> None:
-        """Nothing comes through any more. Threads under way end by themselves; nobody waits."""
+        """Discards all later results. Running threads end by themselves."""
         self._gate.shut()
 
     def _call(self, call: Call) -> None:
-        # What was posted before the gate shut may still lie in the event queue.
+        # Calls posted before the gate was closed may still be in the event queue.
         if self._gate.is_open:
             call()
 
 
 def explain(error: Exception) -> TorchyardError:
-    """The error itself where it explains itself; any other is logged, and told as what it is."""
+    """Returns a TorchyardError as it is; logs any other exception and wraps it."""
     if isinstance(error, TorchyardError):
         return error
     log.error("a job failed", exc_info=error)

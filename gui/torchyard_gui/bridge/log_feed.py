@@ -1,6 +1,6 @@
-"""One rank's log on its host: pieces by byte offset when they are asked for, and word of its growth.
+"""Reads one rank's log from its host by byte offset, and reports its growth.
 
-No thread of its own: the link answers, and the answer comes to the GUI thread.
+It needs no thread: the link's answers are passed to the GUI thread.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 WATCH_EVERY_MS = 200
-"""A log that grows without end is looked at this often at most."""
+"""Shortest interval between queries of a growing log."""
 RETRY_MS = 2000
-PIECE = 64 * 1024
+PAGE_BYTES = 64 * 1024
 
 Taken = Callable[[bytes, int], None]
 """(data, size of the whole log)."""
 
 
 class LogFeed(QObject):
-    """Reads one log. `size` is what is known of its length in bytes."""
+    """One log; `size` is its last known length in bytes."""
 
     grown = Signal(bytes, int)
-    """What is new (the beginning of it, where that is much), and the offset that it begins at; `size` is up to date."""
+    """New data, or its beginning if there is much, and its offset; `size` is already updated."""
     ended_changed = Signal()
     lost = Signal(object)
-    """A TorchyardError: the host does not answer, and is tried again."""
+    """A TorchyardError: the host does not answer and is tried again."""
     found = Signal()
-    """It answers (again)."""
+    """The host answers, for the first time or again."""
     failed = Signal(object)
-    """A TorchyardError: the host has no such log, and will not have it."""
+    """A TorchyardError: the host has no such log and will not get it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LogFeed(QObject):
         self.local_rank = local_rank
         self.size = 0
         self.ended = False
-        """Whether it will not grow any more."""
+        """Whether the log will not grow any more."""
         self._run_id = run_id
         self._fleet = fleet
         self._jobs = jobs
@@ -76,7 +76,7 @@ class LogFeed(QObject):
         return self._link is not None and self._link.is_open
 
     def read(self, offset: int, limit: int, taken: Taken) -> None:
-        """Asks for a piece; `taken` is called once it is there, later where the host does not answer now."""
+        """Reads a range; `taken` is called with the data, later if the host does not answer now."""
         if self._closed:
             return
         if not self.is_open:
@@ -87,7 +87,7 @@ class LogFeed(QObject):
         self._ask(offset, limit, 0.0, lambda answer: taken(*answer[:2]), lambda: self._waiting.append(asked))
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Stops; no signal follows."""
         self._closed = True
         self._again.stop()
         self._waiting.clear()
@@ -116,7 +116,7 @@ class LogFeed(QObject):
             self._again.start(RETRY_MS)
 
     def _watch(self) -> None:
-        """Waits, on the host, for what is new."""
+        """Asks the host to answer once the log has grown."""
         if self._closed:
             return
         if not self.is_open:
@@ -135,7 +135,7 @@ class LogFeed(QObject):
             if not ended:
                 self._again.start(WATCH_EVERY_MS)
 
-        self._ask(begin, PIECE, LOG_WAIT_S, took, lambda: None)
+        self._ask(begin, PAGE_BYTES, LOG_WAIT_S, took, lambda: None)
 
     def _ask(
         self,

@@ -1,6 +1,6 @@
-"""Logins that need to know something of the user: their threads wait here while the window asks.
+"""Questions of logins to the user: login threads block here until the window answers.
 
-Answers are handed through and kept nowhere in the window; what is worth remembering, the logins remember.
+The window stores no answers; the login caches those worth keeping.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchyard_gui.bridge.jobs import Jobs
 
 
 class WaitingQuestion:
-    """A question with the login that waits for its answer. All of it is safe to use from any thread."""
+    """A question of a blocked login. Thread-safe."""
 
     def __init__(self, question: Question):
         self.question = question
@@ -27,14 +27,14 @@ class WaitingQuestion:
         return self._answered.is_set()
 
     def answer(self, text: str | None) -> None:
-        """The user's answer, None where they give up. Only the first counts."""
+        """Answers with text, or None to give up. Only the first answer counts."""
         with self._lock:
             if not self._answered.is_set():
                 self._answer = text
                 self._answered.set()
 
     def wait(self) -> str | None:
-        """On the login's thread: the answer, once there is one. It is not kept."""
+        """Returns the answer, on the login's thread; it is not kept."""
         self._answered.wait()
         with self._lock:
             answer, self._answer = self._answer, None
@@ -42,16 +42,17 @@ class WaitingQuestion:
 
 
 class LoginQuestions(QObject):
-    """Who asks the user for a Fleet (`fleet.questions.Questions`), one thing after the other.
+    """Implements `fleet.questions.Questions` for the window, one question at a time.
 
-    Runs are followed across lost connections, with a login at every try. What somebody gave up is therefore not asked
-    again until they do something that needs it: `begin`.
+    Followed runs reconnect with a login at each try. A question that the user gave up is therefore not asked again
+    until the
+    user starts something that needs it (`begin`).
     """
 
     asked = Signal(object)
-    """A WaitingQuestion, in the GUI thread. Whoever hears of it shows it and answers."""
+    """A WaitingQuestion to show and answer, on the GUI thread."""
     withdrawn = Signal()
-    """Nobody waits for the answer any more."""
+    """The question needs no answer any more."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -64,13 +65,13 @@ class LoginQuestions(QObject):
         self._is_closed = False
 
     def begin(self) -> None:
-        """The user has begun something that may need logins: they are there to be asked."""
+        """Allows questions again: the user started something that may need logins."""
         with self._guard:
             self._is_quiet = False
             self._given_up.clear()
 
     def hush(self) -> None:
-        """The user has called off what needed logins: what is asked is given up, and nothing more until `begin`."""
+        """Gives up the current question and suppresses others until `begin`."""
         with self._guard:
             self._is_quiet = True
             waiting = self._waiting
@@ -79,14 +80,14 @@ class LoginQuestions(QObject):
         self.withdrawn.emit()
 
     def close(self) -> None:
-        """For a window that closes: every login that waits, or comes later, is told that nobody answers."""
+        """Gives up all current and later questions; called when the window closes."""
         with self._guard:
             self._is_closed = True
         self.hush()
         self._jobs.close()
 
     def ask(self, question: Question) -> str | None:
-        """On a login's thread: the user's answer. None where they give up, or nobody is there any more."""
+        """Returns the user's answer, on the login's thread, or None if the user gave up or the window closed."""
         with self._turn:
             waiting = WaitingQuestion(question)
             with self._guard:

@@ -1,4 +1,4 @@
-"""For when the window plans: what "free" means on the Topology page, and who has which GPU booked in that time."""
+"""The planned time of the Topology page, and the bookings in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bridge.bookings_model import BookingsModel, Seen
 
 TICK_MS = 30_000
-"""How often "now" moves on."""
+"""Interval at which "now" is updated."""
 
 
 def utc_now() -> datetime:
@@ -25,12 +25,12 @@ def utc_now() -> datetime:
 
 
 class PlanningTime(QObject):
-    """The time that is planned for. Without a calendar nobody has booked anything."""
+    """The planned time. Without a calendar there are no bookings."""
 
     changed = Signal()
-    """Another time, or other bookings in it."""
+    """The time or its bookings changed."""
     chosen = Signal(object)
-    """Somebody chose another PlannedTime."""
+    """The user chose this PlannedTime."""
 
     def __init__(
         self,
@@ -39,19 +39,23 @@ class PlanningTime(QObject):
         planned: PlannedTime | None = None,
         parent: QObject | None = None,
     ):
-        """`calendar` gives the bookings once there are any to speak of; None until then. `planned`: what was chosen
-        when the window was last open."""
+        """Starts at the stored choice; `begin` starts the clock.
+
+        Args:
+            calendar: Returns the bookings, or None while the user has no calendar.
+            planned: The choice when the window was last open.
+        """
         super().__init__(parent)
         self._fleet = fleet
         self._calendar = calendar
         self._planned = planned or PlannedTime()
         self._clock: Callable[[], datetime] = utc_now
         self.zone = local_zone()
-        """Of times that are written and read."""
+        """Zone in which times are parsed and shown."""
         self.booked = BookedThen()
         self.away = ""
-        """Since when the calendar is away, where it is: then what is said of it is as of that time."""
-        self._said: object = None
+        """Since when the calendar is unreachable; bookings are those of that time."""
+        self._last_state: object = None
         self._is_visible = False
         self._tick = QTimer(self)
         self._tick.setInterval(TICK_MS)
@@ -67,61 +71,61 @@ class PlanningTime(QObject):
 
     @property
     def words(self) -> str:
-        """`now, 8 h`."""
+        """Returns the time as text, such as `now, 8 h`."""
         return self.planned.words(self.now, self.zone)
 
     def choose(self, planned: PlannedTime) -> None:
-        """Plans for another time."""
+        """Sets the planned time."""
         if planned != self._planned:
             self._planned = planned
             self.chosen.emit(planned)
             self.begin()
-            self.look()
+            self.refresh()
 
     def begin(self) -> None:
-        """Looks at the calendar's days that are planned for, and lets time go on, if there is a calendar."""
+        """Starts loading the planned days and updating "now", if there is a calendar."""
         model = self._calendar()
         if model is None:
             return
         self._clock = lambda: model.now
         self._tick.start()
         model.watch(self._is_visible, "planning")
-        # Whole days: as "now" moves on, the calendar is not to be read anew each time.
+        # Whole days, so that moving "now" rarely reloads the calendar.
         when = self.planned.interval(self.now)
         since = datetime.combine(when.start.date(), time(), UTC)
         model.show(since, datetime.combine(when.end.date(), time(), UTC) + timedelta(days=1), "planning")
 
     def watch(self, on: bool) -> None:
-        """Whether the planned time is visible."""
+        """Sets whether the planned time is visible."""
         self._is_visible = on
-        if self._tick.isActive() and (model := self._calendar()) is not None:  # else no database is opened yet
+        if self._tick.isActive() and (model := self._calendar()) is not None:  # Before `begin`, no database is opened.
             model.watch(on, "planning")
 
-    def look(self) -> None:
-        """Sees who has what booked in the planned time, and tells the planner."""
+    def refresh(self) -> None:
+        """Passes the bookings of the planned time to the planner."""
         model = self._calendar()
         seen = model.seen if model is not None else None
         if seen is not None and model is not None and model.has_loaded:
             self._take(seen)
         planned = self.planned
         words = {gpu: self.who(booking) for gpu, booking in self.booked.others.items()}
-        said = (planned, self.words, words, self.booked.own, self.away, self.zone)
+        state = (planned, self.words, words, self.booked.own, self.away, self.zone)
         if self._fleet is not None:
             self._fleet.set_booked(words, is_later=planned.is_later)
-        if said != self._said:
-            self._said = said
+        if state != self._last_state:
+            self._last_state = state
             self.changed.emit()
 
     def _go_on(self) -> None:
         self.begin()
-        self.look()
+        self.refresh()
 
     def who(self, booking: Booking) -> str:
-        """`kim until 18:00`."""
+        """Returns owner and end of a booking, such as `kim until 18:00`."""
         return f"{booking.owner} {when_booked(booking, self.planned.interval(self.now).start, self.zone)}"
 
     def stop(self) -> None:
-        """For a window that closes."""
+        """Stops the timers; called when the window closes."""
         self._tick.stop()
 
     def _take(self, seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""One run as it goes on: followed on a thread, told to the window a few times a second at most."""
+"""Live state of one run: followed on a thread, reported to the window a few times a second at most."""
 
 from __future__ import annotations
 
@@ -18,45 +18,49 @@ from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, shown_of
 from torchyard_core.replica_metrics import Latest
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
-from torchyard_gui.bridge.run_state import RunPicture
-from torchyard_gui.bridge.run_state_types import Changes, short_cause, when
+from torchyard_gui.bridge.run_state import RunState
+from torchyard_gui.bridge.run_state_types import RunChanges, short_cause, when
 from torchyard_gui.bridge.step_breakdown import step_parts
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import Link
     from torchyard_core.fleet.fleet import Fleet
-    from torchyard_gui.canvas.live_state import ReplicaLook, Tint
+    from torchyard_gui.canvas.live_state import ReplicaLiveState, Tint
 
 EVENTS_EVERY_MS = 100
-"""States are told ten times a second at most, …"""
+"""States are reported at most ten times a second."""
 SAMPLES_EVERY_MS = 400
-"""… measurements are taken in so often, well within the second that one is the newest, so that none is lost, …"""
-SAMPLES_TOLD_EVERY_S = 0.95
-"""… and told once a second."""
+"""Interval at which samples are read; well below the one second between samples, so that none is lost."""
+SAMPLES_REPORTED_EVERY_S = 0.95
+"""Samples are reported once a second."""
 SLICE_S = 0.008
-"""A long journal is read in pieces of so long, between which the window answers."""
+"""A long journal is read in slices of this length, so that the window stays responsive."""
 LOOK_EVERY_MS = 2000
-"""How often is looked for hosts that have fallen silent."""
+"""Interval of the check for silent hosts."""
 WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
-"""Who has not looked for so long stood still itself, and has yet to hear what was said meanwhile."""
+"""After a longer pause the window itself was blocked and has unread messages, so no host counts as silent."""
 
 
 class Inbox:
-    """What the thread has for the window: news in order, and the latest sample of each host."""
+    """Messages from the thread to the window: events in order, and the latest sample of each host."""
 
     def __init__(self, wake: Callable[[bool], None]):
-        """`wake` is called on the thread: with True for news, False for samples; once until they are taken."""
+        """Creates an empty inbox.
+
+        Args:
+            wake: Is called on the thread with True for events and False for samples, once until they are taken.
+        """
         self.news: deque[tuple[str, Any]] = deque()
         self.samples = Latest()
         self._wake = wake
         self._lock = threading.Lock()
-        self._told = False
+        self._is_notified = False
 
     def post(self, kind: str, payload: Any) -> None:
         self.news.append((kind, payload))
         with self._lock:
-            told, self._told = self._told, True
-        if not told:
+            was_notified, self._is_notified = self._is_notified, True
+        if not was_notified:
             self._wake(True)
 
     def post_sample(self, host: str, sample: dict[str, Any]) -> None:
@@ -64,17 +68,17 @@ class Inbox:
             self._wake(False)
 
     def listen_again(self) -> None:
-        """The news are being taken: whatever comes from here on wakes anew."""
+        """Makes later events call `wake` again."""
         with self._lock:
-            self._told = False
+            self._is_notified = False
 
 
 class RunFeed(QObject):
-    """Keeps a RunPicture up to date while it is open. `changed` carries what is different (Changes)."""
+    """Keeps a RunState up to date while open. `changed` carries RunChanges."""
 
     changed = Signal(object)
     failed = Signal(object)
-    """A TorchyardError: the run cannot be followed, and is not tried again before `look_again`."""
+    """A TorchyardError: the run cannot be followed, and is not tried again before `retry`."""
 
     def __init__(
         self,
@@ -87,34 +91,34 @@ class RunFeed(QObject):
     ):
         super().__init__(parent)
         self.run = run
-        self.picture = RunPicture(run.run_id, run.name, run.primary, run.hosts)
+        self.picture = RunState(run.run_id, run.name, run.primary, run.hosts)
         self.error: TorchyardError | None = None
-        """What keeps the run from being followed, now or for good."""
+        """Why the run cannot be followed, temporarily or for good."""
         self.was_heard = False
-        """Whether its primary host has told of it since the feed was opened."""
+        """Whether its primary host answered since the feed was opened."""
         self._fleet = fleet
         self._jobs = jobs
         self._known = known
         self._history = history
         self._inbox = Inbox(self._wake)
-        self._changes = Changes()
+        self._changes = RunChanges()
         self._news_timer = self._timer(EVENTS_EVERY_MS, self._take_news)
         self._sample_timer = self._timer(SAMPLES_EVERY_MS, self._take_samples)
         self._silence_timer = self._timer(LOOK_EVERY_MS, self._look_for_silence, once=False)
         self._take_history(history.load(run.run_id))
         self._closed = False
-        self._samples_told = 0.0
+        self._samples_reported = 0.0
         self._looked_at = 0.0
         self._begin()
 
     @property
     def is_live(self) -> bool:
-        """Whether more is expected."""
+        """Whether more events are expected."""
         return not self._closed and not self._job.is_finished
 
-    def look_of(self, replica: str) -> ReplicaLook:
-        """How a replica looks on the canvas."""
-        from torchyard_gui.canvas.live_state import ReplicaLook
+    def live_state_of(self, replica: str) -> ReplicaLiveState:
+        """Returns a replica's live state for the canvas."""
+        from torchyard_gui.canvas.live_state import ReplicaLiveState
 
         track = self.picture.tracks[replica]
         stale = self.picture.stale_since(track)
@@ -125,7 +129,7 @@ class RunFeed(QObject):
             tint, cause = "fail", short_cause(self.picture.cause_of(track), track.exit_code)
         elif slow is not None and stale is None:
             tint, cause = "wait", f"{slow:.1f}×"
-        return ReplicaLook(
+        return ReplicaLiveState(
             state="unknown" if stale is not None else track.state,
             meter=None if stale is not None else self.picture.meter(track),
             metric=self.metric_of(replica),
@@ -137,12 +141,12 @@ class RunFeed(QObject):
         )
 
     @property
-    def looks(self) -> dict[str, ReplicaLook]:
-        """How all replicas look."""
-        return {name: self.look_of(name) for name in self.picture.tracks}
+    def live_states(self) -> dict[str, ReplicaLiveState]:
+        """Returns the live states of all replicas."""
+        return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """The one number that a chip shows: how busy its GPUs are, else what its script, or a server, reports."""
+        """Returns the metric on a replica's chip: GPU use, else a value that the script or a server reports."""
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
             return ""
@@ -156,9 +160,8 @@ class RunFeed(QObject):
             return traffic(carried)
         return f"CPU {percent(cpu)}" if cpu is not None else ""
 
-    def look_again(self, run: KnownRun) -> None:
-        """All hosts were asked for their runs; `run` is what is known now. What could not be followed is taken from
-        there, and tried again where that may help."""
+    def retry(self, run: KnownRun) -> None:
+        """Updates a run that is not followed from `run`, the latest list of runs, and retries if that may help."""
         picture, error = self.picture, self.error
         if self._closed or self.is_live or picture.is_followed or picture.is_over or error is None:
             return
@@ -167,10 +170,10 @@ class RunFeed(QObject):
             self._changes.run = True
         if run.primary in self._fleet().hosts and (run.is_fresh or error.code == "no_host"):
             self._begin()
-        self._tell()
+        self._emit_changes()
 
     def close(self) -> None:
-        """Stops following; the run goes on."""
+        """Stops following; the run continues."""
         self._closed = True
         self._job.cancel()
         for timer in (self._news_timer, self._sample_timer, self._silence_timer):
@@ -181,7 +184,7 @@ class RunFeed(QObject):
     def _wake(self, is_news: bool) -> None:
         self._jobs.tell(self._woken, is_news)
 
-    # In the GUI thread
+    # On the GUI thread
 
     def _begin(self) -> None:
         self._job = Job()
@@ -212,7 +215,7 @@ class RunFeed(QObject):
             self._news_timer.start(0)
         else:
             self._news_timer.setInterval(EVENTS_EVERY_MS)
-        self._tell()
+        self._emit_changes()
 
     def _take(self, kind: str, payload: Any) -> None:
         picture, changes = self.picture, self._changes
@@ -249,9 +252,9 @@ class RunFeed(QObject):
             self.picture.take_sample(host, sample, now, self._changes)
         if samples:
             self.picture.sum_up()
-        if now - self._samples_told >= SAMPLES_TOLD_EVERY_S or self._job.is_finished:
-            self._samples_told = now
-            self._tell()
+        if now - self._samples_reported >= SAMPLES_REPORTED_EVERY_S or self._job.is_finished:
+            self._samples_reported = now
+            self._emit_changes()
         elif not self._sample_timer.isActive():
             self._sample_timer.start()
 
@@ -260,15 +263,15 @@ class RunFeed(QObject):
         was_busy, self._looked_at = now - self._looked_at > WAS_BUSY_S, now
         if not was_busy:
             self.picture.look_for_silence(now, time.time(), self._changes)
-        self._tell()
+        self._emit_changes()
 
-    def _tell(self) -> None:
+    def _emit_changes(self) -> None:
         if self._changes and not self._closed:
-            changes, self._changes = self._changes, Changes()
+            changes, self._changes = self._changes, RunChanges()
             self.changed.emit(changes)
 
     def _take_history(self, record: RunRecord | None) -> None:
-        """What this computer noted of the run: enough to draw it while, or where, no host can be asked."""
+        """Loads this computer's record of the run, to draw it while no host answers."""
         picture = self.picture
         if record is not None:
             about = {
@@ -301,11 +304,11 @@ class RunFeed(QObject):
         self._silence_timer.stop()
 
     def _broke(self, error: TorchyardError) -> None:
-        self._inbox.post("broke", error)  # all that was told before is taken first
+        self._inbox.post("broke", error)  # After all earlier events.
         self._done(None)
 
     def _end(self, error: TorchyardError) -> None:
-        """The run is followed no further."""
+        """Ends the following of the run."""
         self._silence_timer.stop()
         self.error = error
         picture = self.picture
@@ -313,16 +316,18 @@ class RunFeed(QObject):
             if error.code == "keeper_died":
                 picture.state, picture.reason = "failed", error.message
                 self._changes.run = True
-            else:  # it says nothing of the run
+            else:  # The error is not about the run.
                 picture.give_up(self._changes)
         self.failed.emit(error)
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
-    """Follows a run until it is over, on a thread of its own. Hosts that do not answer are tried again and again.
+    """Follows a run until its end, on its own thread; retries hosts that do not answer.
 
-    Raises RunFailed where the run's keeper died, AgentRefused where its host knows no such run (any more), and
-    TorchyardError (`no_host`) where its primary host is not in the fleet.
+    Raises:
+        RunFailed: The run's keeper died.
+        AgentRefused: Its host does not know the run.
+        TorchyardError: Code `no_host`: its primary host is not in the fleet.
     """
     tries = 0
     while True:
@@ -349,7 +354,7 @@ def _ask(run: KnownRun, fleet: Fleet) -> tuple[Link, dict[str, Any]]:
 
 
 def _follow(run: KnownRun, fleet: Fleet, primary: Link, raw: dict[str, Any], inbox: Inbox, job: Job) -> None:
-    """From here on a lost connection is the follower's to mend."""
+    """Delegates reconnection to the follower."""
 
     def reattach(host: str) -> Link:
         job.checkpoint()
@@ -371,7 +376,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: Link, raw: dict[str, Any], inb
     try:
         for event in events:
             job.checkpoint()
-            # Reports of telemetry come with the samples.
+            # Metric reports arrive with the samples.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

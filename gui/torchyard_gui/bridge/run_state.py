@@ -1,6 +1,6 @@
-"""What the window knows of one run: its record, its journal and the hosts' samples in one. No Qt, no threads.
+"""The state of one run, merged from its record, its journal and the hosts' samples. No Qt, no threads.
 
-A state is never invented: what a host that does not answer said last stays, with since when nobody has heard of it.
+States are never guessed: a host that does not answer keeps its last state, with the time it was last heard.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.launch.runs.recorded_plan import recorded_plan
 from torchyard_core.replica_metrics import Ring, Sample, capacity_for, replica_values, reported_values, slow_ones
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.run_state_types import Changes, Moment, Track, Waiting, waiting_for, when
+from torchyard_gui.bridge.run_state_types import (
+    ReplicaStatus,
+    RunChanges,
+    TimelineEvent,
+    WaitingForHosts,
+    waiting_for,
+    when,
+)
 
 SILENT_S = 6.0
-"""A host that said nothing for so long is unknown; it speaks once a second."""
+"""A host silent for this long is unknown; it reports once a second."""
 TOTALS_EVERY_S = 0.9
 
 
-class RunPicture:
-    """One run as it is known here and now."""
+class RunState:
+    """One run as known to this window."""
 
     def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
         self.run_id = run_id
@@ -34,9 +41,9 @@ class RunPicture:
         self.hosts = tuple(hosts)
         self.state = ""
         self.reason = ""
-        self._waiting: Waiting | None = None
+        self._waiting: WaitingForHosts | None = None
         self.as_of: float | None = None
-        """When the primary host last said something of the run."""
+        """When the primary host last reported the run."""
         self.submitted: float | None = None
         self.started: float | None = None
         self.ended: float | None = None
@@ -45,18 +52,18 @@ class RunPicture:
         self.launched_from = ""
         self.plan: Plan | None = None
         self.plan_hosts: tuple[HostFacts, ...] = ()
-        self.tracks: dict[str, Track] = {}
-        self.moments: list[Moment] = []
+        self.tracks: dict[str, ReplicaStatus] = {}
+        self.moments: list[TimelineEvent] = []
         self.totals = Ring(fields=TOTALS)
         self.lost: dict[str, float | None] = {}
-        """Hosts that do not answer, with when they were last heard of."""
+        """Hosts that do not answer, with the time they were last heard."""
         self.is_followed = True
-        """False: it is not even tried to hear of the run, which may go on."""
+        """False: the run is not followed, and may go on."""
         self.known_from = ""
-        """The host that told how the run is where its primary has not: it may be wrong about the run's end."""
+        """The host that reported the run in place of its primary; it may be wrong about the end."""
         self.slow: dict[str, float] = {}
         self._silent: set[str] = set()
-        """Those of `lost` that never hung up: they said nothing for a while."""
+        """Hosts of `lost` whose connection is open but silent."""
         self._heard: dict[str, float] = {}
         self._told_at: dict[str, float] = {}
         self._by_host: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -67,7 +74,7 @@ class RunPicture:
         self._restarts = 0
         self._sampled_at = 0.0
         self._is_noted = False
-        """Whether what it measured and what happened is only what this computer noted of its end."""
+        """Whether metrics and events are only this computer's record of the end."""
 
     @property
     def is_over(self) -> bool:
@@ -75,25 +82,25 @@ class RunPicture:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the run may be in another state by now: its primary host does not answer, or nobody asks it."""
+        """Whether the state may be outdated: the primary host does not answer, or is not asked."""
         return not self.is_over and (bool(self.known_from) or not self.is_followed or self.primary in self.lost)
 
     @property
-    def waiting(self) -> Waiting | None:
-        """For whom the run waits before it starts again."""
+    def waiting(self) -> WaitingForHosts | None:
+        """The hosts that the run waits for before it restarts."""
         if self.state != "restarting":
             return None
         return self._waiting
 
     @property
     def restarts(self) -> int:
-        """How often a gang of it was started again."""
+        """Number of restarts of the run's gangs."""
         return max(self._restarts, max((track.restarts for track in self.tracks.values()), default=0))
 
-    # What comes in
+    # Input
 
     def take_record(self, about: Mapping[str, Any], known: Sequence[HostFacts]) -> None:
-        """The run's record: the topology's text, the planned replicas, who launched it and when."""
+        """Takes the run's record: topology text, planned replicas, launch user and time."""
         self.topology_text = str(about.get("topology", ""))
         self.topology_file = str(about.get("topology_file", ""))
         self.launched_from = str(about.get("launched_from", ""))
@@ -107,13 +114,14 @@ class RunPicture:
         for replica in planned:
             name, host, gpus = str(replica["name"]), str(replica["host"]), tuple(map(str, replica.get("gpus", ())))
             if name not in self.tracks:
-                self.tracks[name] = Track(name, host, gpus, Ring(capacity))
+                self.tracks[name] = ReplicaStatus(name, host, gpus, Ring(capacity))
                 self._by_host.setdefault(host, {})[name] = gpus
 
     def take_shown(
         self, state: str, reason: str, as_of: str, replicas: Iterable[Mapping[str, Any]], known_from: str = ""
     ) -> None:
-        """What was last known of the run as a whole, before its journal is read. `known_from`: not by its primary."""
+        """Takes the last known state of the run before its journal is read. `known_from`: a reporter other than the
+        primary."""
         self.state, self.reason, self.as_of = state, reason, when(as_of) or self.as_of
         self.known_from = known_from
         self._shown_at = when(as_of) or 0.0
@@ -125,17 +133,17 @@ class RunPicture:
             track.restarts = int(replica.get("restarts") or 0)
 
     def take_noted(self, metrics: Mapping[str, Mapping[str, float | None]], ended: float | None) -> None:
-        """What is known of an ended run as long as its journal is not: the last reports, begin and end."""
+        """Takes this computer's record of an ended run: last metrics, start and end."""
         self._is_noted = True
         self.ended = ended
         self._take_metrics(metrics, ended or self.as_of or 0.0)
         if self.submitted is not None:
-            self.moments.append(Moment(self.submitted, "run", "starting"))
+            self.moments.append(TimelineEvent(self.submitted, "run", "starting"))
         if ended is not None:
-            self.moments.append(Moment(ended, "run", self.state, reason=self.reason))
+            self.moments.append(TimelineEvent(ended, "run", self.state, reason=self.reason))
 
     def forget_noted(self) -> None:
-        """The journal is about to be read, which has all of it: what was noted would stand in its way."""
+        """Drops the recorded history before the journal replays it."""
         if self._is_noted:
             self._is_noted = False
             self.moments.clear()
@@ -143,14 +151,14 @@ class RunPicture:
             for track in self.tracks.values():
                 track.ring = Ring(capacity_for(len(self.tracks)))
 
-    def take_event(self, event: Mapping[str, Any], changes: Changes) -> None:
-        """One entry of the journal, in its order, or a `connection` event."""
+    def take_event(self, event: Mapping[str, Any], changes: RunChanges) -> None:
+        """Takes an event of the journal, in order, or a `connection` event."""
         kind = event["event"]
         if kind == "connection":
             self._connection(event, changes)
             return
         if event["seq"] <= self._seen.get(event["epoch"], 0):
-            return  # the journal is told anew after a lost connection
+            return  # The journal is replayed after a lost connection.
         self._seen[event["epoch"]] = event["seq"]
         at = when(event.get("time")) or 0.0
         self.as_of = max(at, self.as_of or 0.0)
@@ -163,16 +171,18 @@ class RunPicture:
         elif kind == "gang_restart":
             gang, cause = str(event.get("gang", "")), str(event.get("cause", ""))
             self._restarts += 1
-            self._note(Moment(at, "restart", replica=gang, reason=cause, generation=event["generation"]), changes)
+            self._note(
+                TimelineEvent(at, "restart", replica=gang, reason=cause, generation=event["generation"]), changes
+            )
             changes.run = True
         elif kind == "asked":
             self._asked(event, at, changes)
         elif kind == "run_ended":
             self._ended(event, at, changes)
 
-    def take_sample(self, host: str, sample: Sample, now: float, changes: Changes) -> None:
-        """A host's sample. `now` is this computer's monotonic clock. After the samples of all hosts, `sum_up`."""
-        # A primary that had hung up is back once it tells of its journal again.
+    def take_sample(self, host: str, sample: Sample, now: float, changes: RunChanges) -> None:
+        """Takes a host's sample; `now` is the local monotonic time. Call `sum_up` after the samples of all hosts."""
+        # A primary that hung up is back only with its journal.
         if host != self.primary or host in self._silent:
             self.find(host, changes)
         self._heard[host] = now
@@ -188,11 +198,11 @@ class RunPicture:
         self._sampled_at = max(at, self._sampled_at)
 
     def sum_up(self) -> None:
-        """What the newest samples come to together."""
+        """Computes the totals of the latest samples."""
         self._add_totals(self._sampled_at)
 
-    def look_for_silence(self, now: float, wall: float, changes: Changes) -> None:
-        """Hosts that stopped talking without hanging up are unknown from here on."""
+    def look_for_silence(self, now: float, wall: float, changes: RunChanges) -> None:
+        """Marks hosts that stopped reporting without a disconnect as lost."""
         if self.is_over:
             return
         for host, heard in self._heard.items():
@@ -200,14 +210,14 @@ class RunPicture:
                 self._silent.add(host)
                 self._lose(host, self._told_at.get(host) or wall - (now - heard), changes)
 
-    def lose(self, host: str, changes: Changes) -> None:
-        """A host cannot be reached."""
+    def lose(self, host: str, changes: RunChanges) -> None:
+        """Marks a host as unreachable."""
         self._silent.discard(host)
         if host not in self.lost:
             self._lose(host, self._told_at.get(host) or self.as_of, changes)
 
-    def find(self, host: str, changes: Changes) -> None:
-        """A host answers again."""
+    def find(self, host: str, changes: RunChanges) -> None:
+        """Marks a host as answering again."""
         if host in self.lost:
             del self.lost[host]
             self._silent.discard(host)
@@ -215,52 +225,53 @@ class RunPicture:
             changes.run = True
             changes.replicas.update(self._by_host.get(host, {}))
 
-    def give_up(self, changes: Changes) -> None:
-        """The run is not followed from here on: nobody knows how it is, on any of its hosts."""
+    def give_up(self, changes: RunChanges) -> None:
+        """Marks the run as not followed; the state on its hosts is unknown."""
         self.is_followed = False
         self.lost = {host: self._told_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
         changes.replicas.update(self.tracks)
 
-    def take_up(self, changes: Changes) -> None:
-        """It is followed, be it again; hosts that do not answer are told of anew."""
+    def take_up(self, changes: RunChanges) -> None:
+        """Marks the run as followed; hosts that do not answer are reported again."""
         if not self.is_followed:
             self.is_followed = True
             for host in list(self.lost):
                 self.find(host, changes)
 
-    # What it adds up to
+    # Totals
 
-    def stale_since(self, track: Track) -> float | None:
-        """Since when nobody has heard of a replica that may go on; None for one that is heard of, or that ended."""
+    def stale_since(self, track: ReplicaStatus) -> float | None:
+        """Returns since when a replica that may be running is unheard, or None."""
         if self.is_over or track.is_over or track.host not in self.lost:
             return None
         return track.ring.last_time or self.lost[track.host] or self.as_of or 0.0
 
-    def meter(self, track: Track) -> float | None:
-        """How busy a replica is, 0 to 1: its GPUs, else its CPUs."""
+    def meter(self, track: ReplicaStatus) -> float | None:
+        """Returns the load of a replica, 0 to 1: of its GPUs, else of its CPUs."""
         percent = track.ring.last("gpu") if track.gpus else track.ring.last("cpu")
         if percent is None or track.state not in ("running", "stopping"):
             return None
         return min(1.0, max(0.0, percent / 100))
 
     def total(self, name: str) -> float | None:
-        """The run's newest `step`, `throughput` (all trainers), `loss` (the chief's) or `gpu` (median).
+        """Returns the latest `step`, `throughput` (all trainers), `loss` (the chief's) or `gpu` (median).
 
-        None for a sum of which a part is not known now. Of a run that is over, what its replicas told last: they end
-        one after the other, and the sum of those left would say nothing of the run.
+        Returns None for a sum of which a part is unknown. For an ended run, the last reports count: replicas end one
+        after the
+        other, and the sum of the remaining ones would be meaningless.
         """
         if self.is_over:
             return add_up(list(self.tracks.values()))[name]
         return None if name in SUMS and self._is_partial else self.totals.last(name)
 
-    def told_by(self, name: str) -> tuple[int, int]:
-        """(how many replicas told a value of this name, how many could)."""
-        asked = those_asked(self.tracks.values(), name)
-        return len(told(asked, name)), len(asked)
+    def reported_by(self, name: str) -> tuple[int, int]:
+        """Returns how many replicas reported a metric, and how many could."""
+        asked = matching_tracks(self.tracks.values(), name)
+        return len(finite_values(asked, name)), len(asked)
 
     def elapsed(self, wall: float) -> float | None:
-        """Seconds that the run has lasted."""
+        """Returns the run's duration in seconds."""
         begin = self.started or self.submitted
         if begin is None:
             return None
@@ -269,28 +280,28 @@ class RunPicture:
 
     @property
     def chief(self) -> str | None:
-        """The replica of rank 0."""
+        """Returns the replica of rank 0."""
         return next(iter(self.tracks), None)
 
     def ranks_of(self, replica: str) -> int:
-        """How many processes were started for it, each with a log of its own."""
+        """Returns the number of processes of a replica, each of which has a log."""
         return self._ranks.get(replica, 1)
 
-    def failures(self) -> list[Track]:
-        """Replicas that failed or were lost, the first cause first: others may have failed only for want of it."""
+    def failures(self) -> list[ReplicaStatus]:
+        """Returns failed and lost replicas, the first cause first; later ones may be consequences."""
         failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
 
-    def cause_of(self, track: Track) -> str:
-        """Why a replica ended, in words; the run's reason where that is about it."""
+    def cause_of(self, track: ReplicaStatus) -> str:
+        """Returns why a replica ended, or the run's reason if that concerns the replica."""
         if not track.reason and self._names(track):
             return self.reason[len(track.name) :].lstrip(": ")
         return track.reason
 
-    # Small things
+    # Helpers
 
-    def _names(self, track: Track) -> bool:
-        """Whether the run's reason is about this replica."""
+    def _names(self, track: ReplicaStatus) -> bool:
+        """Whether the run's reason concerns this replica."""
         return self.reason.startswith((f"{track.name}:", f"{track.name} "))
 
     def _take_metrics(self, metrics: Mapping[str, Mapping[str, float | None]], at: float) -> None:
@@ -302,30 +313,30 @@ class RunPicture:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether a replica that goes on cannot be seen, or not yet: a sum without it would be a lie."""
+        """Whether a running replica is not visible (yet), so that a sum would be wrong."""
         return any(
             track.host in self.lost or (track.state == "running" and not len(track.ring))
             for track in self.tracks.values()
             if not track.is_over
         )
 
-    def _track(self, name: str, host: str) -> Track:
+    def _track(self, name: str, host: str) -> ReplicaStatus:
         if name not in self.tracks:
-            self.tracks[name] = Track(name, host, (), Ring(capacity_for(len(self.tracks) + 1)))
+            self.tracks[name] = ReplicaStatus(name, host, (), Ring(capacity_for(len(self.tracks) + 1)))
             self._by_host.setdefault(host, {})[name] = ()
         return self.tracks[name]
 
     def _is_busy(self, host: str) -> bool:
         return any(not self.tracks[name].is_over for name in self._by_host.get(host, {}))
 
-    def _lose(self, host: str, since: float | None, changes: Changes) -> None:
+    def _lose(self, host: str, since: float | None, changes: RunChanges) -> None:
         self.lost[host] = since
         changes.run = True
         changes.replicas.update(self._by_host.get(host, {}))
         if not self.is_over:
-            self._note(Moment(since or 0.0, "host_lost", host=host), changes)
+            self._note(TimelineEvent(since or 0.0, "host_lost", host=host), changes)
 
-    def _connection(self, event: Mapping[str, Any], changes: Changes) -> None:
+    def _connection(self, event: Mapping[str, Any], changes: RunChanges) -> None:
         host = str(event["host"])
         if event["state"] == "lost":
             self.lose(host, changes)
@@ -334,56 +345,56 @@ class RunPicture:
         self.find(host, changes)
         at = when(event.get("time"))
         if was_lost and at is not None:
-            self._note(Moment(at, "host_back", host=host), changes)
+            self._note(TimelineEvent(at, "host_back", host=host), changes)
 
-    def _run_state(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+    def _run_state(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         state, reason = str(event["state"]), str(event.get("reason", "") or "")
         waiting = waiting_for(event.get("waiting_for"))
-        if at >= self._shown_at:  # what is told of the past is not how it is
+        if at >= self._shown_at:  # Replayed events do not change the current state.
             self._waiting = waiting
-            # What had made a run restart is over once it runs.
+            # The reason of a restart ends with the restart.
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
         if (state, reason) == (self.state, self.reason):
             self._state_since = at
         if state == "running" and self.started is None:
             self.started = at
-        self._note(Moment(at, "run", state, reason=reason, waiting=waiting), changes)
+        self._note(TimelineEvent(at, "run", state, reason=reason, waiting=waiting), changes)
         changes.run = True
 
-    def _replica_state(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+    def _replica_state(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         track = self._track(str(event["replica"]), str(event["host"]))
         state, reason = str(event["state"]), str(event.get("reason", "") or "")
         track.since = at
         if state != "running":
-            self.slow.pop(track.name, None)  # whoever does not compute keeps nobody waiting
+            self.slow.pop(track.name, None)  # A replica that does not compute delays no other.
         if at >= self._shown_at:
             track.state, track.reason, track.exit_code = state, reason, event.get("exit_code")
             track.restarts = int(event.get("restarts") or 0)
         changes.replicas.add(track.name)
         if state in ("failed", "lost"):
-            moment = Moment(at, "replica", state, track.name, track.host, reason)
+            moment = TimelineEvent(at, "replica", state, track.name, track.host, reason)
             self._note(moment, changes)
             changes.run = True
 
-    def _report(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+    def _report(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         track = self.tracks.get(str(event["replica"]))
         if track is None:
             return
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
-            self._note(Moment(at, "first_step", replica=track.name, host=track.host), changes)
-        # Where telemetry comes too, it says more; the journal's reports are the past that nobody watched.
+            self._note(TimelineEvent(at, "first_step", replica=track.name, host=track.host), changes)
+        # With telemetry, the journal's reports only fill the time before.
         values = reported_values(of_event(event), own_of_event(event))
         if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)
             changes.samples = True
             self._add_totals(at)
 
-    def _asked(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
-        """Somebody launched the run, or wants its end."""
+    def _asked(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
+        """Handles a launch or stop request."""
         what = "force" if event.get("force") else str(event.get("what", ""))
-        self._note(Moment(at, "asked", what, by=who(dict(event))), changes)
+        self._note(TimelineEvent(at, "asked", what, by=who(dict(event))), changes)
 
-    def _ended(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+    def _ended(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         self.state, self.reason, self.ended = str(event["state"]), str(event["reason"] or ""), at
         for replica in event.get("replicas", []):
             track = self._track(str(replica["name"]), str(replica["host"]))
@@ -393,11 +404,11 @@ class RunPicture:
         self._take_metrics(event.get("metrics") or {}, at)
         self.lost.clear()
         self.slow = {}
-        self._note(Moment(at, "run", self.state, reason=self.reason), changes)
+        self._note(TimelineEvent(at, "run", self.state, reason=self.reason), changes)
         changes.run = changes.samples = True
         changes.replicas.update(self.tracks)
 
-    def _note(self, moment: Moment, changes: Changes) -> None:
+    def _note(self, moment: TimelineEvent, changes: RunChanges) -> None:
         last = self.moments[-1] if self.moments else None
         if last is not None and moment.repeats(last):
             return
@@ -407,7 +418,7 @@ class RunPicture:
     def _add_totals(self, at: float) -> None:
         if self.totals.last_time is not None and at - self.totals.last_time < TOTALS_EVERY_S:
             return
-        # While the past is told, how replicas ended is known already, and says nothing of then.
+        # During a replay the end states are known and not meaningful.
         is_past = at < self._shown_at
         alive = [
             track for track in self.tracks.values() if is_past or (not track.is_over and track.host not in self.lost)
@@ -428,33 +439,33 @@ TRAINERS = ("chief", "worker")
 OF_TRAINERS = ("throughput", "loss", "step")
 
 
-def known(tracks: Iterable[Track], name: str) -> list[float]:
-    """The newest value of each replica that has reported one; NaN where it is not finite."""
+def known(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
+    """Returns the latest value of each replica that reported one; NaN where it is not finite."""
     values = (track.ring.last(name) for track in tracks)
     return [value for value in values if value is not None]
 
 
-def told(tracks: Iterable[Track], name: str) -> list[float]:
-    """The same, finite ones only."""
+def finite_values(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
+    """Returns the latest finite values."""
     return [value for value in known(tracks, name) if not math.isnan(value)]
 
 
-def those_asked(tracks: Iterable[Track], name: str) -> list[Track]:
-    """The replicas that can have a value of this name."""
+def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaStatus]:
+    """Returns the replicas that can report a metric."""
     if name in OF_TRAINERS:
         return [track for track in tracks if track.role in TRAINERS]
     return [track for track in tracks if track.gpus or not name.startswith("gpu")]
 
 
-def add_up(tracks: Sequence[Track], *, is_whole: bool = True) -> dict[str, float | None]:
-    """`step` (the most), `loss` (the first trainer's), `gpu` (median) and the sums, from what each told last.
+def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[str, float | None]:
+    """Computes `step` (maximum), `loss` (first trainer's), `gpu` (median) and the sums from the latest reports.
 
-    Where the tracks are not the whole run, sums are None: one without a part of it would be a lie.
+    Sums are None unless `is_whole`: a partial sum would be wrong.
     """
     found: dict[str, float | None] = {}
     for name in TOTALS:
-        asked = those_asked(tracks, name)
-        values = known(asked, name) if name == "loss" else told(asked, name)
+        asked = matching_tracks(tracks, name)
+        values = known(asked, name) if name == "loss" else finite_values(asked, name)
         if not values or (name in SUMS and not is_whole):
             found[name] = None
         elif name in SUMS:

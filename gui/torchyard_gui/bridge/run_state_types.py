@@ -1,4 +1,4 @@
-"""What a run's picture is made of: replicas, moments, and what is different since the last time. No Qt."""
+"""Parts of a run's state: replicas, timeline events and changes. No Qt."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SERVING = ("ps", "reducer")
 
 
 @dataclass
-class Track:
-    """One replica: where it is, how it is, and what it measured."""
+class ReplicaStatus:
+    """One replica: placement, state and measurements."""
 
     name: str
     host: str
@@ -26,7 +26,7 @@ class Track:
     exit_code: int | None = None
     restarts: int = 0
     since: float | None = None
-    """When the state began, seconds since 1970."""
+    """Start of the state in seconds since 1970."""
 
     @property
     def role(self) -> str:
@@ -38,7 +38,7 @@ class Track:
 
     @property
     def serves(self) -> bool:
-        """Whether it works for trainers, and takes no steps of its own."""
+        """Whether the replica serves trainers and takes no steps itself."""
         return self.role in SERVING
 
     @property
@@ -47,8 +47,8 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A run that cannot start again before lost hosts are back, or its wait for them is over."""
+class WaitingForHosts:
+    """A restart that is delayed until lost hosts are back, or a time limit."""
 
     cause: str
     hosts: str
@@ -57,8 +57,8 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One line of the run's timeline. The page finds the words."""
+class TimelineEvent:
+    """One entry of the timeline; the page formats it."""
 
     time: float
     kind: str
@@ -68,39 +68,39 @@ class Moment:
     host: str = ""
     reason: str = ""
     generation: int = 0
-    """Of a restart: the how many-th of its gang."""
+    """Of a restart: the new generation of its gang."""
     by: str = ""
-    """Of what was asked (`state`: launch, stop or force): who did, `kim@laptop`; empty where nobody said."""
-    waiting: Waiting | None = None
-    """Of a run that restarts: for whom it waits."""
+    """Of a request (`state`: launch, stop or force): its user such as `kim@laptop`, or "" if unknown."""
+    waiting: WaitingForHosts | None = None
+    """Of a restart: the hosts it waits for."""
 
-    def repeats(self, before: Moment) -> bool:
-        """Whether it says nothing that the one before has not said: an end is told as a state, then with all it was."""
+    def repeats(self, before: TimelineEvent) -> bool:
+        """Whether it repeats the previous entry: an end is reported as a state, then with details."""
         alike = (self.kind, self.state, self.replica, self.host, self.generation, self.by)
         if alike != (before.kind, before.state, before.replica, before.host, before.generation, before.by):
             return False
         return self.kind != "run" or self.state in ENDED or self.reason == before.reason
 
 
-def waiting_for(told: object) -> Waiting | None:
-    """What a `run_state` of the journal tells of hosts that the run waits for (`waiting_for`), if it tells of any."""
-    if not isinstance(told, dict):
+def waiting_for(value: object) -> WaitingForHosts | None:
+    """Parses `waiting_for` of a journal's `run_state`, if present."""
+    if not isinstance(value, dict):
         return None
-    until = when(told.get("until"))
-    hosts = " and ".join(map(str, told.get("hosts") or ()))
-    return Waiting(str(told.get("cause") or ""), hosts, until) if until is not None and hosts else None
+    until = when(value.get("until"))
+    hosts = " and ".join(map(str, value.get("hosts") or ()))
+    return WaitingForHosts(str(value.get("cause") or ""), hosts, until) if until is not None and hosts else None
 
 
 @dataclass
-class Changes:
-    """What is different since the last time."""
+class RunChanges:
+    """The differences since the last report."""
 
     replicas: set[str] = field(default_factory=set)
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[TimelineEvent] = field(default_factory=list)
     run: bool = False
-    """The run's own state, its reason, or what is known of its hosts."""
+    """The run's state, its reason, or what is known of its hosts."""
     shown: bool = False
-    """The record came: replicas and plan are there now."""
+    """The record arrived, with replicas and plan."""
     samples: bool = False
 
     def __bool__(self) -> bool:
@@ -108,7 +108,7 @@ class Changes:
 
 
 def when(time: object) -> float | None:
-    """Seconds since 1970 of an RFC 3339 time, or of a number that is them already; None for what is neither."""
+    """Returns a time in seconds since 1970 from RFC 3339 text or a number, or None."""
     if isinstance(time, (int, float)):
         return float(time)
     try:
@@ -122,7 +122,7 @@ _SIGNAL = re.compile(r"\b(SIG[A-Z]+)\b")
 
 
 def short_cause(reason: str, exit_code: int | None) -> str:
-    """A replica's end in a word or two, for a chip: `out of memory`, `ValueError`, `SIGKILL`, `exit 1`."""
+    """Returns a replica's end in a word or two, for a chip: `out of memory`, `ValueError`, `SIGKILL`, `exit 1`."""
     lowered = reason.lower()
     if "out of memory" in lowered or "outofmemory" in lowered:
         return "out of memory"

@@ -1,4 +1,4 @@
-"""The runs that hosts and this computer know of, and those that are followed now."""
+"""The runs known to hosts and to this computer, and those that are followed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.run_feed import RunFeed
 
 FEEDS = 6
-"""Runs that are kept at hand: those that live go on being followed, so that their plots have no holes."""
+"""Number of feeds kept open; live runs stay followed, so that their plots have no gaps."""
 
 Failed = Callable[[TorchyardError], None]
 
 
 class RunsModel(QObject):
-    """Used on the GUI thread; what takes long is done on others and told by signals."""
+    """Used on the GUI thread; slow work runs on threads and is reported by signals."""
 
     runs_changed = Signal()
-    """Another list of runs, or another state of one."""
+    """The list of runs, or the state of one, changed."""
     refreshing_changed = Signal()
 
     def __init__(self, home: Home, fleet_model: FleetModel, parent: QObject | None = None):
@@ -39,28 +39,28 @@ class RunsModel(QObject):
         self.fleet_model = fleet_model
         self.history = History(home.history)
         self.silent: dict[str, HostError] = {}
-        """Hosts that did not answer when they were last asked for their runs."""
+        """Hosts that did not answer the last query for runs."""
         self._runs: list[KnownRun] = list_runs({}, self.history)
         self._feeds: dict[str, RunFeed] = {}
         self._refreshing: Job | None = None
 
     @property
     def runs(self) -> Sequence[KnownRun]:
-        """Newest first."""
+        """All runs, the latest first."""
         return tuple(self._runs)
 
     def run(self, run_id: str) -> KnownRun | None:
         return next((run for run in self._runs if run.run_id == run_id), None)
 
     def read_history(self) -> None:
-        """Takes in what this computer noted, at once and without asking a host."""
+        """Reads this computer's history at once, without asking a host."""
         known = {run.run_id: run for run in self._runs if run.is_fresh}
         noted = list_runs({}, self.history)
         merged = {run.run_id: run for run in noted} | known
         self._take(sorted(merged.values(), key=lambda run: run.run_id, reverse=True))
 
     def refresh(self) -> None:
-        """Asks all hosts for their runs. Nothing is put on them."""
+        """Asks all hosts for their runs; changes nothing on them."""
         if self._refreshing is not None:
             return
         fleet_model, history = self.fleet_model, self.history
@@ -79,7 +79,7 @@ class RunsModel(QObject):
         self.refreshing_changed.emit()
 
     def feed(self, run: KnownRun) -> RunFeed:
-        """The run, followed."""
+        """Returns the feed of a run; opens it if needed."""
         feed = self._feeds.pop(run.run_id, None)
         if feed is not None and feed.error is not None and not feed.is_live:
             feed.close()
@@ -97,12 +97,12 @@ class RunsModel(QObject):
         return feed
 
     def log(self, run: KnownRun, host: str, replica: str, local_rank: int = 0) -> LogFeed:
-        """One rank's log; the caller closes it."""
+        """Returns the feed of one rank's log; the caller closes it."""
         model = self.fleet_model
         return LogFeed(run.run_id, host, replica, local_rank, lambda: model.fleet, model.jobs, self)
 
     def stop(self, run: KnownRun, failed: Failed, *, force: bool = False, owner: QObject | None = None) -> Job:
-        """Asks a run to stop. Its feed tells how it ends."""
+        """Requests a run's stop; its feed reports the end."""
         model = self.fleet_model
 
         def ask() -> None:
@@ -110,7 +110,7 @@ class RunsModel(QObject):
             if run.state == "waiting":
                 fleet, links = model.fleet, []
                 for host in run.hosts:
-                    with suppress(TorchyardError):  # one that does not answer gives up by itself
+                    with suppress(TorchyardError):  # A host that does not answer gives up the run by itself.
                         links.append(fleet.link(host, install=False))
                 free_prepared(run, links)
 
@@ -127,7 +127,7 @@ class RunsModel(QObject):
         pattern: str = "",
         owner: QObject | None = None,
     ) -> Job:
-        """Brings the run's files home, below `target`/HOST; `progress` with bytes so far and in all."""
+        """Downloads the run's files below `target`/HOST; `progress` is called with bytes done and in total."""
         model = self.fleet_model
         job = Job()
         amounts: dict[str, tuple[int, int]] = {}
@@ -163,7 +163,7 @@ class RunsModel(QObject):
         return model.jobs.run(bring, lambda result: done(*result), failed, owner=owner, job=job)
 
     def close(self) -> None:
-        """Follows nothing any more."""
+        """Closes all feeds."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         for feed in self._feeds.values():
@@ -185,7 +185,7 @@ class RunsModel(QObject):
         runs, self.silent = found
         for run in runs:
             if (feed := self._feeds.get(run.run_id)) is not None:
-                feed.look_again(run)
+                feed.retry(run)
         self._take(runs)
         self.refreshing_changed.emit()
 
@@ -198,7 +198,7 @@ class RunsModel(QObject):
         self.runs_changed.emit()
 
     def _as_followed(self, run: KnownRun) -> KnownRun:
-        """A feed knows more than a list that was asked for a moment ago."""
+        """A feed is more recent than the list of a query that began earlier."""
         feed = self._feeds.get(run.run_id)
         return run if feed is None else self._by_feed(run, feed)
 

@@ -1,5 +1,4 @@
-"""What a replica's steps are made of, in words: computing, exchanging, waiting, and how old what it worked with was;
-and how one that serves them does."""
+"""Texts for the parts of a step: computing, exchanging, waiting, staleness; and the numbers of servers."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Callable
 from PySide6.QtCore import QCoreApplication
 
 from torchyard_core.formatting import count, seconds, traffic
-from torchyard_gui.bridge.run_state_types import Track
+from torchyard_gui.bridge.run_state_types import ReplicaStatus
 
 translate = QCoreApplication.translate
 
@@ -23,19 +22,19 @@ WRITTEN: dict[str, Callable[[float], str]] = {
     "clients": count,
     "bytes_s": traffic,
 }
-"""By the field of a report, how its value is written."""
+"""Formats by field of a report."""
 OF_SERVERS = ("version", "clients", "bytes_s")
-"""What only servers and reducers tell."""
+"""Fields that only servers and reducers report."""
 NONE = "–"
 
 
 def written(field: str, value: float | None) -> str:
-    """A value with its unit; a dash where the strategy has none, never a zero."""
+    """Returns a value with its unit, or a dash if the strategy has no such value."""
     return NONE if value is None else WRITTEN[field](value)
 
 
 def name_of(field: str) -> str:
-    """What the window calls a field."""
+    """Returns the displayed name of a field."""
     return {
         "compute_s": translate("Runs", "Compute"),
         "exchange_s": translate("Runs", "Exchange"),
@@ -50,7 +49,7 @@ def name_of(field: str) -> str:
 
 
 def sentence_of(field: str, *, served: bool = False) -> str:
-    """What a field is; `served`: of a server or reducer, some of whose numbers mean something else."""
+    """Returns the explanation of a field; some differ for servers and reducers (`served`)."""
     of_server = {
         "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
         "staleness": translate("Runs", "How many versions behind the newest gradients were"),
@@ -71,7 +70,7 @@ def sentence_of(field: str, *, served: bool = False) -> str:
     }[field]
 
 
-def step_parts(track: Track) -> list[tuple[str, str]]:
-    """(name, value) of what a replica told."""
-    told = ((field, track.ring.last(field)) for field in WRITTEN)
-    return [(name_of(field).lower(), written(field, value)) for field, value in told if value is not None]
+def step_parts(track: ReplicaStatus) -> list[tuple[str, str]]:
+    """Returns (name, value) of a replica's report."""
+    values = ((field, track.ring.last(field)) for field in WRITTEN)
+    return [(name_of(field).lower(), written(field, value)) for field, value in values if value is not None]

@@ -1,1 +1,1 @@
-"""The canvas: hosts as racks with slots, replicas as chips in them, traffic as edges. One scene, in design and live."""
+"""The canvas: hosts as racks with slots, replicas as chips, traffic as edges; for the design and for live runs."""

@@ -1,4 +1,4 @@
-"""The outline round a rack or slot: where a drop would go, or where somebody was just led to."""
+"""The outline of a drop target, or of a rack that was just pointed out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torchyard_gui.theme.theme import theme
 POINT_OUT_MS = 2500
 
 
-class TargetMark(QObject):
-    """One for the scene: a drag takes it over from what was pointed out."""
+class DropHighlight(QObject):
+    """One per scene; a drag takes it over."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)
         self.pointed_out = ""
-        """The host that it points out, else ""."""
+        """The host that is pointed out, else ""."""
         self.item = QGraphicsRectItem()
         self.item.setZValue(height)
         self.item.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
@@ -29,7 +29,7 @@ class TargetMark(QObject):
         self._pointing.timeout.connect(self.hide)
 
     def aim(self, rect: QRectF, *, fits: bool, slot: bool) -> None:
-        """Where a drop would go, or cannot."""
+        """Outlines a drop target in the colour of acceptance or refusal."""
         self.hide()
         if rect.isNull():
             return

@@ -1,4 +1,4 @@
-"""Rectangles as plain values, for geometry that needs no Qt."""
+"""Rectangles as plain values, without Qt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Box(NamedTuple):
-    """A rectangle: `QRectF(*box)` is the same."""
+    """A rectangle, convertible with `QRectF(*box)`."""
 
     x: float
     y: float
@@ -27,11 +27,11 @@ class Box(NamedTuple):
         return self.x + self.width / 2, self.y + self.height / 2
 
     def has(self, x: float, y: float) -> bool:
-        left, top, width, height = self  # asked at every move of the mouse
+        left, top, width, height = self  # called on every mouse move
         return 0 <= x - left < width and 0 <= y - top < height
 
     def meets(self, other: Box) -> bool:
-        """Whether they share any area."""
+        """Whether the boxes overlap."""
         return self.x < other.right and other.x < self.right and self.y < other.bottom and other.y < self.bottom
 
     def moved(self, x: float, y: float) -> Box:
@@ -42,7 +42,7 @@ class Box(NamedTuple):
 
 
 def around(boxes: Iterable[Box]) -> Box:
-    """The smallest box that holds all; empty for none."""
+    """Returns the smallest box around all; empty without any."""
     every = list(boxes)
     if not every:
         return Box(0, 0, 0, 0)

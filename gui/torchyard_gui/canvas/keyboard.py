@@ -1,4 +1,4 @@
-"""What keys do on the canvas: a table, so that the view stays short. Codes, not letters: input methods may be on."""
+"""Keyboard of the canvas: commands by key code (letters depend on the input method), and navigation by arrow keys."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ COMMANDS = {
     (Key.Key_Return, PLAIN): "activate",
     (Key.Key_Enter, PLAIN): "activate",
 }
-"""Names of the view's methods."""
+"""Methods of the view."""
 
 
 def command_of(event: QKeyEvent) -> str:
-    """The view's method that a key stands for, else ""."""
+    """Returns the name of the view's method for a key, else ""."""
     modifiers = event.modifiers() & ~IGNORED
     return next((name for (key, held), name in COMMANDS.items() if event.key() == key and modifiers == held), "")
 
@@ -50,11 +50,11 @@ def command_of(event: QKeyEvent) -> str:
 Direction = Literal["left", "right", "up", "down"]
 
 ASIDE = 3.0
-"""How much farther a step to the side counts than one ahead."""
+"""Weight of a sideways distance relative to one ahead."""
 
 
 def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str | None:
-    """The nearest chip in that direction; None at the edge."""
+    """Returns the nearest chip in a direction, or None."""
     box = boxes[start]
     x, y = box.middle
     best: tuple[float, str] | None = None
@@ -77,5 +77,5 @@ def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str
 
 
 def _apart(start: float, end: float, other_start: float, other_end: float) -> float:
-    """How far two stretches are from overlapping."""
+    """Returns the gap between two intervals."""
     return max(0.0, other_start - end, start - other_end)

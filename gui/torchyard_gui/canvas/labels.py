@@ -1,4 +1,4 @@
-"""The canvas's words, ready to be translated."""
+"""Texts of the canvas, translatable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QCoreApplication
 
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 
 translate = QCoreApplication.translate
@@ -16,17 +16,17 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def gpu_kinds(rack: RackContent) -> str:
-    """`8 × H100 80 GB` under the host's name."""
+    """Returns the kinds of GPU, such as `8 × H100 80 GB`."""
     if not rack.gpus:
         if rack.layout.slots or not rack.checked:
             return ""
         return translate("Canvas", "no GPU")
-    # Of a host that left the fleet the size of its GPUs is not known: no word of it, rather than a zero.
+    # The memory of GPUs of unknown hosts is unknown and omitted.
     return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
 
 
-def use_of(rack: RackContent, host: HostLook | None, states: Mapping[str, ReplicaLook] | None) -> str:
-    """The right of a rack's header: how much of it is used, or why that cannot be said."""
+def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, ReplicaLiveState] | None) -> str:
+    """Returns the use for the right of a rack's header, or why it is unknown."""
     if rack.is_tray:
         return role_counts(rack.chips)
     if host is not None and host.is_unknown:
@@ -43,31 +43,31 @@ def use_of(rack: RackContent, host: HostLook | None, states: Mapping[str, Replic
     if not total or not rack.used:
         return role_counts(rack.chips) or translate("Canvas", "not used")
     if not rack.gpus:
-        # A host that nobody checked: how many there are is not known.
+        # The number of GPUs of an unchecked host is unknown.
         return translate("Canvas", "uses {used} GPUs").format(used=rack.used)
     if states is None:
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
-        # Of what goes on there since, a run that is over tells nothing.
+        # Use after the end of a run is not part of the run.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)
 
 
 def short_use(rack: RackContent) -> str:
-    """The same seen from afar: `3 of 4`."""
+    """Returns the use for a small rack: `3 of 4`."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total}").format(used=rack.used, total=len(rack.layout.slots))
 
 
-def _is_busy(look: ReplicaLook | None) -> bool:
+def _is_busy(look: ReplicaLiveState | None) -> bool:
     return look is not None and look.state in ("starting", "running", "stopping") and not look.is_unknown
 
 
 def role_counts(chips: Sequence[ChipContent]) -> str:
-    """`1 chief, 2 workers`."""
+    """Returns counts by role: `1 chief, 2 workers`."""
     counts = Counter(chip.role for chip in chips)
     return ", ".join(role_count(role, count) for role, count in counts.items())
 
@@ -92,7 +92,7 @@ def role_count(role: str, count: int) -> str:
 
 
 def cpu_value(rack: RackContent) -> str:
-    """`96 cores` in the footer; what nobody found out is a "?"."""
+    """Returns `96 cores`, or "?" if unknown."""
     if rack.cpus is None:
         return translate("Canvas", "? cores")
     if rack.cpus == 1:
@@ -107,7 +107,7 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """A chip's second line in design: its GPUs."""
+    """Returns a chip's second line in the design: its GPUs."""
     if not chip.host and chip.wanted:
         return gpu_count(chip.wanted)
     if not chip.gpus:
@@ -122,7 +122,7 @@ def gpu_count(count: int) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`2, 3` or `0–7`: three and more in a row as a range."""
+    """Formats numbers as `2, 3` or `0–7`; three or more in a row form a range."""
     parts: list[str] = []
     start = 0
     for at in range(1, len(numbers) + 1):
@@ -134,14 +134,14 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(parts)
 
 
-def last_heard(look: ReplicaLook) -> str:
+def last_heard(look: ReplicaLiveState) -> str:
     if look.stale_since:
         return translate("Canvas", "last {time}").format(time=look.stale_since)
     return translate("Canvas", "lost") if look.state == "lost" else translate("Canvas", "unknown")
 
 
 def state_word(state: str) -> str:
-    """A state in words, for tool tips and screen readers."""
+    """Returns a state for tool tips and screen readers."""
     return {
         "pending": translate("Canvas", "waiting to start"),
         "waiting": translate("Canvas", "waiting"),
@@ -158,7 +158,7 @@ def state_word(state: str) -> str:
 
 
 def short_state_word(state: str) -> str:
-    """A state in a word that fits on a chip, beside its mark."""
+    """Returns a state in one word, beside its mark on a chip."""
     return {
         "pending": translate("Canvas", "waiting"),
         "restarting": translate("Canvas", "restarts"),
@@ -174,12 +174,12 @@ def restarted(count: int) -> str:
 
 
 def shorter(cause: str) -> str:
-    """A cause for a chip that has no room for it in whole; its tool tip has."""
+    """Shortens a cause for a chip; its tool tip has the full text."""
     return translate("Canvas", "OOM") if cause == "out of memory" else cause
 
 
-def described(chip: ChipContent, look: ReplicaLook | None, problem: str = "") -> str:
-    """A replica in a sentence, for tool tips and screen readers."""
+def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "") -> str:
+    """Describes a replica in a sentence, for tool tips and screen readers."""
     if not chip.host:
         place = translate("Canvas", "not placed")
     elif chip.gpus:
@@ -209,12 +209,12 @@ def described(chip: ChipContent, look: ReplicaLook | None, problem: str = "") ->
 
 
 def group_mark(number: int) -> str:
-    """A group on a chip, in two letters: g0."""
+    """Returns the mark of a group on a chip: g0."""
     return translate("Canvas", "g{number}").format(number=number)
 
 
 def edges(count: int) -> str:
-    """How many edges a thick one stands for."""
+    """Returns the number of edges that a trunk stands for."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
@@ -227,7 +227,7 @@ def more(count: int) -> str:
 
 
 def target_text(target: str) -> str:
-    """Where a drop would put what is dragged, beside the cursor."""
+    """Returns the target of a drop, beside the cursor."""
     host, _, gpu = target.partition(":")
     if not host:
         return translate("Canvas", "let the planner place it")
@@ -237,7 +237,7 @@ def target_text(target: str) -> str:
 
 
 def add_text(role: str, host: str) -> str:
-    """Where a new replica of a role would go, beside the cursor."""
+    """Returns the target of a new replica, beside the cursor."""
     if not host:
         return translate("Canvas", "add a replica, placed by the planner")
     return translate("Canvas", "add a replica on {host}").format(host=host)
@@ -247,14 +247,14 @@ translate = QCoreApplication.translate
 
 
 def holder(user: str, gpu: int) -> str:
-    """In a slot, in two lines."""
+    """Returns a slot's user in two lines."""
     if not user:
         return translate("Canvas", "in use\nGPU {gpu}").format(gpu=gpu)
     return translate("Canvas", "{user}\nuses GPU {gpu}").format(user=user, gpu=gpu)
 
 
 def slot_sentence(rack: RackContent, gpu: int) -> str:
-    """A slot without a chip, for its tool tip."""
+    """Describes an empty slot, for its tool tip."""
     if gpu in rack.busy:
         user = rack.users.get(gpu, "")
         if user:
@@ -263,24 +263,22 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
             )
         return translate("Canvas", "GPU {gpu} of {host} is in use: it is not free").format(gpu=gpu, host=rack.key)
     if not rack.use_known:
-        return translate("Canvas", "GPU {gpu} of {host}: nobody knows now whether it is free").format(
-            gpu=gpu, host=rack.key
-        )
+        return translate("Canvas", "GPU {gpu} of {host}: unknown whether it is free").format(gpu=gpu, host=rack.key)
     return translate("Canvas", "GPU {gpu} of {host} is free").format(gpu=gpu, host=rack.key)
 
 
 def rack_sentence(rack: RackContent, use: str) -> str:
-    """A rack's header in whole, for its tool tip: it may be cut there."""
+    """Returns the full header of a rack, for its tool tip."""
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
-        lines.append(translate("Canvas", "What it has is not known yet; it counts as able."))
+        lines.append(translate("Canvas", "Its hardware is not known yet; it is assumed to suffice."))
     elif not rack.use_known:
-        lines.append(translate("Canvas", "Nobody knows now who uses it."))
+        lines.append(translate("Canvas", "It is not known who uses it now."))
     return "\n".join(lines)
 
 
 def short_rack_use(rack: RackContent) -> str:
-    """How much of a rack this design uses, where the header has no room for more."""
+    """Returns the design's use of a rack in few words."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total} used").format(used=rack.used, total=len(rack.layout.slots))

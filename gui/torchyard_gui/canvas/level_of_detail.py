@@ -1,4 +1,4 @@
-"""Levels of detail: what is drawn at which zoom."""
+"""Levels of detail by zoom."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Level(Enum):
     FULL = "full"
     """Everything."""
     COARSE = "coarse"
-    """Badges and numbers, large enough to be read."""
+    """Badges and numbers in a readable size."""
     TILE = "tile"
-    """A host is a tile with a cell for each GPU."""
+    """A host is a tile with a cell per GPU."""
 
 
 def level_of(zoom: float) -> Level:

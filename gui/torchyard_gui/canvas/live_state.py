@@ -1,4 +1,4 @@
-"""What the canvas is told of replicas and hosts: plain values, compared to see what changed."""
+"""Live state of replicas and hosts as values, the input of the canvas; equal values cause no repaint."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ Tint = Literal["wait", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaLook:
-    """How a live replica stands. Normal is neutral; what is tinted says its cause."""
+class ReplicaLiveState:
+    """State of a live replica. A tint marks trouble and comes with a cause."""
 
     state: str
     """"running", "starting", "pending", "failed", "unknown", "succeeded", "stopped", …"""
     meter: float | None = None
-    """Use of its GPUs, 0 to 1; None where nobody measured it."""
+    """Use of its GPUs, 0 to 1; None if not measured."""
     metric: str = ""
-    """Beside the meter, with its unit: "91 %", "412 pushes/s"."""
+    """Text beside the meter, with its unit: "91 %", "412 pushes/s"."""
     tint: Tint | None = None
     cause: str = ""
-    """Why it is tinted, in few words: "1.8×", "out of memory"."""
+    """Short reason of the tint: "1.8×", "out of memory"."""
     stale_since: str = ""
-    """When it was last heard of ("14:21"); empty while it answers."""
+    """When it was last heard ("14:21"); empty while it answers."""
     restarts: int = 0
-    """How often it was started again."""
+    """Number of restarts."""
     details: str = field(default="", compare=False)
-    """What its steps were made of, for tool tips: nothing to draw a chip anew for."""
+    """The parts of its steps, for tool tips; not compared, because chips do not show them."""
 
     @property
     def is_unknown(self) -> bool:
@@ -35,19 +35,19 @@ class ReplicaLook:
 
 
 @dataclass(frozen=True, slots=True)
-class HostLook:
-    """How a host stands, where somebody looks after it."""
+class HostLiveState:
+    """State of a live host."""
 
     state: str = "ok"
     """"ok", "unknown", "failed", "warning", "checking"."""
     since: str = ""
     """Since when it is unknown."""
     note: str = ""
-    """In few words, instead of the count at the right of its header."""
+    """Short text in place of the count at the right of its header."""
     holders: Mapping[int, str] = field(default_factory=dict)
-    """Who holds which of its GPUs, in the two lines of a slot."""
+    """Users of its GPUs, in the two lines of a slot."""
     held: Mapping[int, str] = field(default_factory=dict)
-    """The same in a sentence, for tool tips."""
+    """The same as sentences, for tool tips."""
 
     @property
     def is_unknown(self) -> bool:

@@ -1,4 +1,4 @@
-"""Pens, brushes and measured texts that painting needs again and again: made once a theme."""
+"""Pens, brushes, fonts and measured texts, cached until the theme changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HATCH = 8
 
 @cache
 def outline(token: str, width: float = 1.0, dashed: bool = False) -> QPen:
-    """A pen that keeps its width at any zoom."""
+    """Returns a pen with the same width at any zoom."""
     pen = QPen(theme().color(token), width)
     pen.setCosmetic(True)
     if dashed:
@@ -26,7 +26,7 @@ def outline(token: str, width: float = 1.0, dashed: bool = False) -> QPen:
 
 @cache
 def hatching(token: str) -> QBrush:
-    """Slanted stripes on nothing."""
+    """Returns a brush of diagonal stripes."""
     tile = QPixmap(HATCH * 2, HATCH * 2)
     tile.setDevicePixelRatio(2)
     tile.fill(Qt.GlobalColor.transparent)
@@ -41,7 +41,7 @@ def hatching(token: str) -> QBrush:
 
 @cache
 def mixed(one: str, other: str, part: float) -> QColor:
-    """A token's colour with a part of another in it."""
+    """Returns a token's colour mixed with `part` of another."""
     a, b = theme().color(one), theme().color(other)
     return QColor(
         round(a.red() + (b.red() - a.red()) * part),
@@ -54,12 +54,12 @@ Sketch = Callable[[QPainter, QRectF, str], None]
 
 
 def put_badge(painter: QPainter, role: str, x: float, y: float, size: float) -> None:
-    """A role's badge in a square of `size`."""
+    """Paints a role's badge in a square of `size`."""
     _put(painter, paint_role_badge, role, x, y, size)
 
 
 def put_mark(painter: QPainter, state: str, x: float, y: float, size: float) -> None:
-    """A state's mark in a square of `size`."""
+    """Paints a state's mark in a square of `size`."""
     _put(painter, paint_state, state, x, y, size)
 
 
@@ -68,7 +68,7 @@ def put_pin(painter: QPainter, x: float, y: float, size: float) -> None:
 
 
 def _put(painter: QPainter, sketch: Sketch, name: str, x: float, y: float, size: float) -> None:
-    # Kept in the very pixels that it will have: shrinking a picture would blur it.
+    # Cached in device pixels, because scaling a pixmap would blur it.
     scale = painter.worldTransform().m11() * painter.device().devicePixelRatioF()
     image = _drawn(sketch, name, max(1, round(size * scale)))
     painter.drawPixmap(QRectF(x, y, size, size), image, QRectF(0, 0, image.width(), image.height()))
@@ -92,7 +92,7 @@ def _pin(painter: QPainter, rect: QRectF, token: str) -> None:
 
 @cache
 def font(role: str, weight: int = 0, size: int = 0) -> QFont:
-    """A font of the theme, heavier or of another size where asked."""
+    """Returns a font of the theme, with another weight or size if given."""
     made = QFont(theme().font(role))
     if weight:
         made.setWeight(QFont.Weight(weight))
@@ -113,7 +113,7 @@ def width_of(text: str, role: str, weight: int = 0, size: int = 0) -> float:
 
 @lru_cache(maxsize=4096)
 def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> str:
-    """The text, cut with "…" where it is wider than that."""
+    """Returns the text, elided to a width."""
     if width <= 0:
         return ""
     return measure(role, weight, size).elidedText(text, Qt.TextElideMode.ElideRight, width)
@@ -121,7 +121,7 @@ def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> 
 
 @lru_cache(maxsize=512)
 def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
-    """The text in lines no wider than that, broken at spaces."""
+    """Wraps the text at spaces."""
     lines: list[str] = []
     for word in text.split():
         if lines and width_of(f"{lines[-1]} {word}", role) <= width:
@@ -133,7 +133,7 @@ def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
 
 @cache
 def follow_theme() -> None:
-    """From now on, drop what was made for another theme whenever it changes."""
+    """Clears the caches on each change of the theme."""
     theme().changed.connect(_forget)
 
 

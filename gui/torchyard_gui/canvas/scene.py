@@ -1,6 +1,6 @@
-"""The scene: racks, tray and edges of one plan. It listens only: what a gesture wants goes out as the view's signals.
+"""The scene of one plan: racks, tray and edges. It changes no topology; gestures emit requests through the view.
 
-A view tells it the zoom (for the level of detail) and the room (for the number of columns); so it has one view.
+Its single view sets the zoom, for the level of detail, and the room, for the number of columns.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_core.topology.strategies.traffic import Traffic
 from torchyard_gui.canvas import labels, paint_cache
-from torchyard_gui.canvas.drop_highlight import TargetMark
+from torchyard_gui.canvas.drop_highlight import DropHighlight
 from torchyard_gui.canvas.edges.edge_layer import EdgeLayer
-from torchyard_gui.canvas.edges.traffic import Wiring, wiring_of
+from torchyard_gui.canvas.edges.traffic import Wiring, host_traffic
 from torchyard_gui.canvas.geometry import Box, around
 from torchyard_gui.canvas.level_of_detail import Level, level_of
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.chip_painting import ChipState
 from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, racks_of, unplaced
 from torchyard_gui.canvas.racks.layout import lay_tray
 from torchyard_gui.canvas.racks.rack_item import RackItem, reason_lines
-from torchyard_gui.canvas.racks.rack_layer import Racks
+from torchyard_gui.canvas.racks.rack_layer import RackLayer
 from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
-"""Heights above the racks."""
+"""Z values above the racks."""
 
 
 class TopologyScene(QGraphicsScene):
-    """The canvas's scene, in design (`show_plan`) and live (`show_states`)."""
+    """The scene of a design (`show_plan`) or a live run (`show_states`)."""
 
     selection_changed = Signal(list)
     """Names of the selected replicas, in the plan's order."""
     arranged = Signal()
-    """Racks came, went or moved."""
-    looks_changed = Signal()
-    """The selection or the states changed: what describes them in words is out of date."""
+    """Racks were added, removed or moved."""
+    states_changed = Signal()
+    """Selection or states changed, and with them their description."""
     touched = Signal()
-    """Something that is seen changed, or is seen elsewhere."""
+    """Visible content changed or moved."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # Four items lie on it, all others on these: an index of places would only be kept up to date.
+        # Four items have all others as children, so that an index would only cost updates.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
         self.ground = self._layer(None, 0.0)
-        """All racks and edges."""
-        self._racks = Racks(self.ground)
+        """Parent of racks and edges."""
+        self._racks = RackLayer(self.ground)
         self._edges = EdgeLayer(self._layer(self.ground, EDGES))
-        self.mark = TargetMark(self, TARGET)
+        self.mark = DropHighlight(self, TARGET)
         self._traffic = Traffic()
         self._wiring = Wiring()
         self._zoom = 1.0
         self._kind = StrategyKind.NONE
-        self._states: Mapping[str, ReplicaLook] | None = None
-        self._hosts: Mapping[str, HostLook] = {}
+        self._states: Mapping[str, ReplicaLiveState] | None = None
+        self._hosts: Mapping[str, HostLiveState] = {}
         self._problems: Mapping[str, str] = {}
         self._selection: tuple[str, ...] = ()
         self._hovered = ""
@@ -76,12 +76,12 @@ class TopologyScene(QGraphicsScene):
 
         theme().changed.connect(self._take_theme)
 
-    # What it shows
+    # Content
 
     def show_plan(self, plan: Plan | None, hosts: Sequence[HostFacts] = (), also: Collection[str] = ()) -> None:
-        """Shows the hosts that the plan uses or pins, and those of `also`; None empties the scene.
+        """Shows the hosts with placed or pinned replicas and those of `also`; None empties the scene.
 
-        What is equal to what stands there is left alone.
+        Unchanged parts are kept.
         """
         self.touched.emit()
         traffic = traffic_of(plan.topology) if plan is not None else Traffic()
@@ -96,23 +96,23 @@ class TopologyScene(QGraphicsScene):
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
         self._traffic = traffic
         placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
-        self._wiring = wiring_of(traffic, placed, plan.topology.strategy) if plan is not None else Wiring()
+        self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else Wiring()
         self._racks.take(contents, self._dress)
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
 
-    def show_states(self, states: Mapping[str, ReplicaLook] | None) -> None:
-        """Live: how each replica stands. None goes back to design."""
+    def show_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
+        """Shows live states; None returns to the design."""
         self.touched.emit()
         self._states = dict(states) if states is not None else None
         for item in self._racks.values():
             item.set_states(self._states)
         self._show_edge_looks()
-        self.looks_changed.emit()
+        self.states_changed.emit()
 
-    def show_hosts(self, hosts: Mapping[str, HostLook]) -> None:
-        """How hosts stand, by name, where somebody looks after them."""
+    def show_hosts(self, hosts: Mapping[str, HostLiveState]) -> None:
+        """Shows live states of hosts by name."""
         self.touched.emit()
         self._hosts = dict(hosts)
         for name, item in self._racks.items():
@@ -120,14 +120,14 @@ class TopologyScene(QGraphicsScene):
         self._show_edge_looks()
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Sentences by replica; design marks these chips with a triangle."""
+        """Shows problems by replica; the design marks their chips with a triangle."""
         touched = {*self._problems, *problems}
         self._problems = dict(problems)
         self._mark(touched)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to see: a page then says what to do first."""
+        """Whether nothing is drawn."""
         return not self._racks
 
     @property
@@ -140,7 +140,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def wiring(self) -> Wiring:
-        """What its lines stand for."""
+        """The traffic that the edges show."""
         return self._wiring
 
     @property
@@ -149,7 +149,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def has_groups(self) -> bool:
-        """Whether replicas act in groups."""
+        """Whether replicas form groups."""
         return bool(self._traffic.groups)
 
     @property
@@ -159,14 +159,14 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def hosts(self) -> list[str]:
-        """Hosts with a rack, in the order of their racks."""
+        """Hosts with a rack, in rack order."""
         return [key for key in self._racks if key != TRAY]
 
     def chip(self, name: str) -> ChipContent | None:
         return self._chips.get(name)
 
     def described(self, name: str) -> str:
-        """A replica in words."""
+        """Describes a replica in words."""
         look = self._states.get(name) if self._states is not None else None
         return labels.described(self._chips[name], look, self._problems.get(name, ""))
 
@@ -177,13 +177,13 @@ class TopologyScene(QGraphicsScene):
         return list(self._selection)
 
     def set_selection(self, names: Iterable[str]) -> None:
-        """Selects these replicas and no others."""
+        """Replaces the selection."""
         if self.preview_selection(names):
             self.selection_changed.emit(list(self._selection))
-            self.looks_changed.emit()
+            self.states_changed.emit()
 
     def preview_selection(self, names: Iterable[str]) -> bool:
-        """Shows a selection without telling anybody, while a gesture goes on. Whether it is another."""
+        """Shows a selection without a signal, during a gesture; returns whether it changed."""
         wanted = set(names)
         selection = tuple(name for name in self._chips if name in wanted)
         if selection == self._selection:
@@ -195,9 +195,9 @@ class TopologyScene(QGraphicsScene):
         return True
 
     def announce_selection(self) -> None:
-        """After a preview: the selection as it stands now is meant."""
+        """Emits the selection after a preview."""
         self.selection_changed.emit(list(self._selection))
-        self.looks_changed.emit()
+        self.states_changed.emit()
 
     def set_hovered(self, name: str) -> None:
         if name != self._hovered:
@@ -207,7 +207,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def focused(self) -> str:
-        """The replica that the keyboard is on, else ""."""
+        """The replica with the keyboard focus, else ""."""
         return self._focused if self._focused in self._chips else ""
 
     def set_focused(self, name: str) -> None:
@@ -217,14 +217,14 @@ class TopologyScene(QGraphicsScene):
             self._mark(touched)
 
     def set_lifted(self, names: Iterable[str]) -> None:
-        """These are being dragged: their chips fade."""
+        """Fades the chips that are dragged."""
         lifted = frozenset(names)
         touched = lifted ^ self._lifted
         self._lifted = lifted
         self._mark(touched)
 
     def set_target(self, target: str | None, fits: bool = True) -> None:
-        """Marks the rack or slot where a drop would go: "gpu-b", "gpu-b:2"; nothing for "", the planner's choice."""
+        """Highlights a drop target: "gpu-b", "gpu-b:2", or "" for none."""
         if not target:
             self.mark.hide()
             return
@@ -232,10 +232,10 @@ class TopologyScene(QGraphicsScene):
         rect = self.rect_of_slot(host, int(gpu)) if gpu.isdigit() else self.rect_of_rack(host)
         self.mark.aim(rect, fits=fits, slot=bool(gpu))
 
-    # Where things are, in the scene's coordinates
+    # Geometry, in the scene's coordinates
 
     def rect_of(self, name: str) -> QRectF:
-        """A replica's chip (its first piece); empty where it is not drawn."""
+        """Returns the first piece of a replica's chip; empty if it is not drawn."""
         chip = self._chips.get(name)
         return self._racks.rect_of(chip) if chip is not None else QRectF()
 
@@ -246,7 +246,7 @@ class TopologyScene(QGraphicsScene):
         return self._racks.rect_of_slot(host, gpu)
 
     def chip_boxes(self) -> dict[str, Box]:
-        """Every drawn replica's chip."""
+        """Returns the chips of all drawn replicas."""
         boxes = {}
         for name in self._chips:
             rect = self.rect_of(name)
@@ -258,38 +258,38 @@ class TopologyScene(QGraphicsScene):
         return self._racks.replica_at(point)
 
     def replicas_in(self, rect: QRectF) -> list[str]:
-        """Replicas with any part of their chips in there."""
+        """Returns the replicas whose chips touch a rectangle."""
         return self._racks.replicas_in(rect)
 
     @property
     def troubled(self) -> Collection[str]:
-        """Replicas that a problem is about."""
+        """Replicas with a problem."""
         return self._problems.keys()
 
     @property
     def unplaced(self) -> list[str]:
-        """Replicas that no host has room for."""
+        """Replicas without a place."""
         return self.replicas_on("")
 
     def replicas_on(self, host: str) -> list[str]:
-        """Replicas that are placed on a host, in the plan's order."""
+        """Returns the replicas placed on a host, in the plan's order."""
         return [name for name, chip in self._chips.items() if chip.host == host]
 
     def target_at(self, point: QPointF) -> str:
-        """What a drop there pins to: "gpu-b:2" on a slot, "gpu-b" on a rack, "" elsewhere: the planner's choice."""
+        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" for the planner's choice."""
         return self._racks.target_at(point)
 
     def content_rect(self) -> QRectF:
-        """All racks and edges."""
+        """Returns the bounds of all racks and edges."""
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for item in self._edges.items:
             rect = rect.united(item.boundingRect())
         return rect
 
-    # What the view tells
+    # Called by the view
 
     def set_room(self, room: QSizeF) -> None:
-        """The view's size at zoom 1: as many columns as show racks largest there."""
+        """Sets the view's size at zoom 1, from which the number of columns follows."""
         self.touched.emit()
         self._racks.set_room(room)
         self._arrange()
@@ -302,16 +302,16 @@ class TopologyScene(QGraphicsScene):
             item.set_zoom(zoom)
 
     def helpEvent(self, event: QGraphicsSceneHelpEvent) -> None:
-        QToolTip.showText(event.screenPos(), self.told_at(event.scenePos()), event.widget())
+        QToolTip.showText(event.screenPos(), self.tooltip_at(event.scenePos()), event.widget())
 
-    def told_at(self, point: QPointF) -> str:
-        """What a tool tip there says: of a replica, a slot, or a rack whose header may be cut."""
+    def tooltip_at(self, point: QPointF) -> str:
+        """Returns the tool tip of a replica, a slot or a rack."""
         name, item = self.replica_at(point), self._racks.rack_at(point)
         if name or item is None:
             return self.described(name) if name else ""
-        return item.told_at(point.x() - item.x(), point.y() - item.y())
+        return item.tooltip_at(point.x() - item.x(), point.y() - item.y())
 
-    # Inside
+    # Helpers
 
     def _layer(self, parent: QGraphicsItem | None, height: float) -> QGraphicsRectItem:
         layer = QGraphicsRectItem(parent)

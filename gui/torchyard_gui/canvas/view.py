@@ -1,4 +1,4 @@
-"""The view on the scene: which gesture a press begins, and what keys do. Wishes go out as signals."""
+"""The view of the scene: input by mouse, keyboard and drops. Requests are emitted as signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QWidget
 
 from torchyard_gui.canvas.gestures.drag_chips import DragChips, Fits
 from torchyard_gui.canvas.gestures.palette_drop import (
@@ -27,10 +27,9 @@ from torchyard_gui.canvas.gestures.palette_drop import (
     ROLE_MIME,
     DropMachine,
     DropRole,
-    Told,
-    carried,
+    MachineEffect,
+    dragged_text,
 )
-from torchyard_gui.canvas.gestures.pan import Pan
 from torchyard_gui.canvas.gestures.rubber_band import RubberBand
 from torchyard_gui.canvas.keyboard import ARROWS, command_of, neighbour
 from torchyard_gui.canvas.racks.layout import MARGIN
@@ -41,7 +40,30 @@ from torchyard_gui.widgets.gesture import Gesture
 Button, Modifier = Qt.MouseButton, Qt.KeyboardModifier
 
 SCROLL_WITHIN = 20
-"""Pixels from the border within which a drag moves the view along."""
+"""Distance in pixels from the border within which a drag scrolls."""
+
+
+class Pan(Gesture):
+    """Moves the view with the middle button, or with the left button while Space is held."""
+
+    cursor = Qt.CursorShape.ClosedHandCursor
+
+    def __init__(self, view: QAbstractScrollArea, position: QPoint):
+        self._across = view.horizontalScrollBar()
+        self._down = view.verticalScrollBar()
+        self._origin = QPoint(self._across.value(), self._down.value())
+        self._start = position
+
+    def move(self, position: QPoint) -> None:
+        moved = position - self._start
+        self._across.setValue(self._origin.x() - moved.x())
+        self._down.setValue(self._origin.y() - moved.y())
+
+    def finish(self, position: QPoint) -> None:
+        self.move(position)
+
+    def cancel(self) -> None:
+        self.move(self._start)
 
 
 class CanvasView(ZoomView):
@@ -53,51 +75,52 @@ class CanvasView(ZoomView):
     """A role, and the host it was dropped on or ""."""
     host_dropped = Signal(str)
     preset_dropped = Signal(str)
-    """A strategy's kind: its replicas go where the planner puts them."""
+    """A strategy's kind; the planner places its replicas."""
     machine_dropped = Signal(str, list)
     """A machine type, and the replicas whose pools it is for."""
     activated = Signal(str)
-    """A replica was double-clicked, or Enter pressed on it."""
+    """A replica was double-clicked or confirmed with Enter."""
     delete_requested = Signal(list)
     context_requested = Signal(QPoint)
-    """Where, on the screen. The selection is already what the menu is for."""
+    """Screen position of a menu for the selection."""
 
     def __init__(self, scene: TopologyScene, parent: QWidget | None = None):
         super().__init__(scene, parent)
         self.fits: Fits = lambda names, target: ""
-        """Given by the page: why replicas cannot go to a target; "" where they can."""
+        """Returns why replicas cannot go to a target, or ""; set by the page."""
         self.role_fits: Callable[[str, str], str] = lambda role, host: ""
-        """The same for a role that is dragged in."""
-        self.machine_told: Told = lambda machine, names: ("", bool(names))
-        """Given by the page: what a machine type would do to the pools of replicas, and whether it can."""
+        """The same for a new replica of a role."""
+        self.machine_effect: MachineEffect = lambda machine, names: ("", bool(names))
+        """Returns the effect of a machine type on the pools of replicas, and whether it is possible; set by the page.
+        """
         self._gesture: Gesture | None = None
         self._drop: DropRole | DropMachine | None = None
         self._editable = True
         self._space_held = False
         self._inner = QRect()
-        """Where a drag does not scroll."""
+        """Area in which a drag does not scroll."""
         self._cursor: Qt.CursorShape | None = None
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAcceptDrops(True)
         self.viewport().setMouseTracking(True)
         self.setAccessibleName(self.tr("Cluster"))
         self.viewport().setAccessibleName(self.accessibleName())
-        scene.looks_changed.connect(self._describe)
+        scene.states_changed.connect(self._describe)
 
-    # For the page
+    # Called by the page
 
     def set_editable(self, editable: bool) -> None:
-        """A live or past run is a picture: chips can be selected and opened, not carried or deleted."""
+        """Sets whether chips can be dragged and deleted; in runs they can only be selected and opened."""
         self._editable = editable
         self.setAcceptDrops(editable)
 
     @property
     def gesture(self) -> Gesture | None:
-        """What the mouse is at."""
+        """The gesture in progress."""
         return self._gesture
 
     def show_replica(self, name: str) -> None:
-        """Select it and bring it into view, large enough to be read."""
+        """Selects a replica and scrolls to it, zoomed in enough to read it."""
         self._canvas.set_selection([name])
         self._canvas.set_focused(name)
         rect = self._canvas.rect_of(name)
@@ -112,7 +135,7 @@ class CanvasView(ZoomView):
             self.centerOn(rect.center())
 
     def show_replicas(self, names: Sequence[str]) -> None:
-        """Brings replicas into view, of many as much as there is room for; the first in any case."""
+        """Scrolls to replicas, at least to the first."""
         if len(names) == 1:
             self.show_replica(names[0])
             return
@@ -123,7 +146,7 @@ class CanvasView(ZoomView):
             self.centerOn(rects[0].center())
 
     def show_rack(self, host: str) -> bool:
-        """Brings a host into view and points it out for a moment. Whether it is there."""
+        """Scrolls to a host and points it out for a moment; returns whether it is drawn."""
         rect = self._canvas.rect_of_rack(host)
         if rect.isNull():
             return False
@@ -142,7 +165,7 @@ class CanvasView(ZoomView):
             self.delete_requested.emit(self._canvas.selection)
 
     def activate(self) -> None:
-        """Opens what the keyboard is on."""
+        """Opens the replica with the keyboard focus."""
         name = self._canvas.focused or next(iter(self._canvas.selection), "")
         if name:
             self.activated.emit(name)
@@ -157,7 +180,7 @@ class CanvasView(ZoomView):
     def wheelEvent(self, event: QWheelEvent) -> None:
         super().wheelEvent(event)
         if self._gesture is not None:
-            # The scene moved below what is being carried.
+            # The scene moved below the drag.
             self._gesture.move(event.position().toPoint())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -191,7 +214,7 @@ class CanvasView(ZoomView):
         if not self._inner.contains(position):
             self._scroll_along(position)
         self._gesture.move(position)
-        if self._cursor is None:  # till it carries something
+        if self._cursor is None:  # until the drag begins
             self._show_cursor()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -233,7 +256,7 @@ class CanvasView(ZoomView):
             self._show_cursor()
 
     def cancel_gesture(self) -> bool:
-        """Calls off what the mouse is at. Whether there was anything."""
+        """Cancels the gesture; returns whether there was one."""
         gesture, self._gesture = self._gesture, None
         if gesture is not None:
             gesture.cancel()
@@ -270,15 +293,17 @@ class CanvasView(ZoomView):
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         data = event.mimeData()
-        role, machine = carried(data, ROLE_MIME), carried(data, MACHINE_MIME)
-        if not self._editable or not (role or machine or carried(data, HOST_MIME) or carried(data, PRESET_MIME)):
+        role, machine = dragged_text(data, ROLE_MIME), dragged_text(data, MACHINE_MIME)
+        if not self._editable or not (
+            role or machine or dragged_text(data, HOST_MIME) or dragged_text(data, PRESET_MIME)
+        ):
             event.ignore()
             return
         self._end_drop()
         if role:
             self._drop = DropRole(self, self._canvas, role, self.role_fits, self.role_dropped.emit)
         elif machine:
-            self._drop = DropMachine(self, self._canvas, machine, self.machine_told, self.machine_dropped.emit)
+            self._drop = DropMachine(self, self._canvas, machine, self.machine_effect, self.machine_dropped.emit)
         event.acceptProposedAction()
 
     def dragMoveEvent(self, event: QDragMoveEvent) -> None:
@@ -296,9 +321,9 @@ class CanvasView(ZoomView):
         drop, self._drop = self._drop, None
         if drop is not None:
             drop.finish(event.position().toPoint())
-        elif host := carried(event.mimeData(), HOST_MIME):
+        elif host := dragged_text(event.mimeData(), HOST_MIME):
             self.host_dropped.emit(host)
-        elif preset := carried(event.mimeData(), PRESET_MIME):
+        elif preset := dragged_text(event.mimeData(), PRESET_MIME):
             self.preset_dropped.emit(preset)
         event.acceptProposedAction()
 
@@ -327,7 +352,7 @@ class CanvasView(ZoomView):
         elif command := command_of(event):
             getattr(self, command)()
         else:
-            # Not QGraphicsView's: it would scroll.
+            # QGraphicsView would scroll.
             event.ignore()
 
     def keyReleaseEvent(self, event: QKeyEvent) -> None:
@@ -343,7 +368,7 @@ class CanvasView(ZoomView):
         super().focusOutEvent(event)
 
     def _step(self, key: int, extend: bool) -> None:
-        """To the neighbouring chip; with Shift it is selected besides."""
+        """Moves the focus to the neighbouring chip; with Shift adds it to the selection."""
         boxes = self._canvas.chip_boxes()
         start = self._canvas.focused or next(reversed(self._canvas.selection), "")
         if not boxes:
@@ -357,7 +382,7 @@ class CanvasView(ZoomView):
             self.ensureVisible(QRectF(*boxes[name]), MARGIN, MARGIN)
 
     def _describe(self) -> None:
-        """Words for screen readers."""
+        """Updates the accessible description."""
         selection = self._canvas.selection
         if len(selection) == 1:
             text = self._canvas.described(selection[0])
@@ -366,7 +391,7 @@ class CanvasView(ZoomView):
         else:
             text = ""
         if text != self.accessibleDescription():
-            from PySide6.QtGui import QAccessible, QAccessibleEvent  # as in `announce`
+            from PySide6.QtGui import QAccessible, QAccessibleEvent  # late, as in `screen_reader`
 
             self.setAccessibleDescription(text)
             if QAccessible.isActive():
@@ -374,7 +399,7 @@ class CanvasView(ZoomView):
 
 
 def _beyond(at: int, length: int) -> int:
-    """How far a position is in the strip along the border where drags scroll: negative at its beginning."""
+    """Returns how far a position is into the scrolling border, negative at the beginning."""
     if length <= 2 * SCROLL_WITHIN:
         return 0
     return min(at - SCROLL_WITHIN, 0) + max(at - length + SCROLL_WITHIN, 0)

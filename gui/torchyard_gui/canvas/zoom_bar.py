@@ -1,4 +1,4 @@
-"""In the canvas's lower left corner: zoom out, the zoom, zoom in, fit."""
+"""The zoom buttons in the lower left corner of the canvas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class ZoomBar(QFrame):
-    """Asks the view by signals."""
+    """Emits requests as signals."""
 
     out_asked = Signal()
     in_asked = Signal()

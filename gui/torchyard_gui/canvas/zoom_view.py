@@ -1,4 +1,4 @@
-"""The view's zoom and room: which part of the scene is seen, how large, and what lies below and beside it."""
+"""Zoom and scrolling of the view, its background, and its overlays."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from torchyard_gui.theme.tokens import METRICS as M
 Modifier = Qt.KeyboardModifier
 
 STEP = 1.2
-"""Of one notch of the wheel."""
+"""Factor per notch of the wheel."""
 BELOW = 52
-"""Left free below the racks for the zoom's buttons."""
+"""Space left below the racks for the zoom buttons."""
 PICTURES_KB = 96 * 1024
-"""For the racks' pictures; Qt's own 10 MB would not hold a large screen of them."""
+"""Pixmap cache for racks; Qt's default of 10 MB is too small for a large screen."""
 
 
 class ZoomView(QGraphicsView):
-    """Zooms at the cursor, fits until it is moved by hand, and paints what is no rack."""
+    """Zooms at the cursor, and fits the content until the user moves it."""
 
     zoom_changed = Signal(float)
 
@@ -48,7 +48,7 @@ class ZoomView(QGraphicsView):
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontSavePainterState)
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontAdjustForAntialiasing)
         self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
-        # Measured while dragging: one rectangle round all that moved is cheaper than each by itself.
+        # Fastest while dragging: one bounding rectangle of all changes.
         self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.BoundingRectViewportUpdate)
         self.set_empty_text(
             self.tr("Nothing drawn yet"),
@@ -61,7 +61,7 @@ class ZoomView(QGraphicsView):
         self._bar.reset_asked.connect(self.reset)
         self._bar.fit_asked.connect(self.fit)
         scene.arranged.connect(self._take_arrangement)
-        scene.looks_changed.connect(self._show_legend)
+        scene.states_changed.connect(self._show_legend)
         theme().changed.connect(self._take_theme)
 
     # Zoom
@@ -77,16 +77,16 @@ class ZoomView(QGraphicsView):
         self.set_zoom(self.zoom / STEP)
 
     def reset(self) -> None:
-        """Full size."""
+        """Sets the zoom to full size."""
         self.set_zoom(1.0)
 
     def set_zoom(self, zoom: float, anchor: QPointF | None = None) -> None:
-        """Zooms; what is at `anchor` (of the viewport, else its middle) stays there."""
+        """Sets the zoom, keeping the point at `anchor`, by default the middle of the viewport."""
         self._follows = False
         self._zoom_to(zoom, anchor)
 
     def fit(self) -> None:
-        """All that is there, at full size at most. Until it is moved, the view keeps fitting."""
+        """Fits all content, at most at full size, and keeps fitting until the user moves the view."""
         self._follows = True
         self._canvas.set_room(QSizeF(self._room.width(), self._room.height() - BELOW + MARGIN))
         content = self._canvas.content_rect()
@@ -106,7 +106,7 @@ class ZoomView(QGraphicsView):
 
     def _zoom_to(self, zoom: float, anchor: QPointF | None = None) -> None:
         zoom = min(max(zoom, ZOOM_LEAST), ZOOM_MOST)
-        # A little short of full size looks unsharp for nothing.
+        # Slightly below full size would only blur.
         zoom = 1.0 if abs(zoom - 1) < 0.03 else zoom
         at = anchor if anchor is not None else QPointF(self.viewport().rect().center())
         held = self.transform().inverted()[0].map(at + self._scrolled())
@@ -124,10 +124,10 @@ class ZoomView(QGraphicsView):
     def _scrolled(self) -> QPointF:
         return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
 
-    # Room
+    # Scroll range
 
     def _give_way(self) -> None:
-        """Room to pan: racks may go to any border, never out of sight."""
+        """Lets racks be scrolled to any border but not out of sight."""
         content = self._canvas.content_rect()
         across = max(self.viewport().width() / self.zoom - 80, 80)
         down = max(self.viewport().height() / self.zoom - 80, 80)
@@ -177,10 +177,10 @@ class ZoomView(QGraphicsView):
             self.set_zoom(self.zoom * STEP**notches, event.position())
         event.accept()
 
-    # Below and beside the racks
+    # Background and overlays
 
     def set_empty_text(self, title: str, sentence: str) -> None:
-        """What stands on an empty canvas."""
+        """Sets the text of the empty canvas."""
         self._empty = (title, sentence)
         self._repaint_background()
 
@@ -195,7 +195,7 @@ class ZoomView(QGraphicsView):
             self._legend.explain(entries_of(canvas.strategy, canvas.wiring, has_groups=canvas.has_groups))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
-        # Kept by Qt (CacheBackground): drags over it cost no Python.
+        # Cached by Qt (CacheBackground), so that drags need no Python.
         if self._picture is not None:
             painter.save()
             painter.resetTransform()
@@ -207,7 +207,7 @@ class ZoomView(QGraphicsView):
             paint_empty(painter, QRectF(self.viewport().rect()), *self._empty)
 
     def lay_picture(self, picture: QPixmap | None) -> None:
-        """Paints a picture of the viewport below what lies on the scene, in place of the dots; None takes it away."""
+        """Paints a pixmap of the viewport in place of the dots; None removes it."""
         self._picture = picture
         self._repaint_background()
 
@@ -227,14 +227,14 @@ _tiles: dict[tuple[str, int], QBrush] = {}
 
 
 def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
-    """A dot every 24 in the scene, of the same size on the screen at any zoom."""
+    """Paints a grid of dots, 24 apart in the scene and of constant size on the screen."""
     painter.fillRect(rect, theme().brush("s0"))
     if zoom < NO_DOTS_BELOW:
         return
     step = round(M.grid * zoom)
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, False)
-    # The tile is made for this zoom and shrunk back by it: its dots stay round.
+    # The tile is made for the current zoom, so that its dots stay round.
     painter.scale(M.grid / step, M.grid / step)
     back = step / M.grid
     area = QRectF(rect.x() * back, rect.y() * back, rect.width() * back, rect.height() * back)
@@ -261,7 +261,7 @@ def _dots(step: int) -> QBrush:
 
 
 def paint_empty(painter: QPainter, area: QRectF, title: str, sentence: str) -> None:
-    """Words in the middle of the view."""
+    """Paints a text in the middle of the view."""
     painter.save()
     painter.resetTransform()
     middle = area.center()

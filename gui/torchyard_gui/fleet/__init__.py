@@ -1,1 +1,1 @@
-"""The Fleet page: hosts with their state, and what can be done about each."""
+"""The Fleet page: hosts, their state, and actions on them."""

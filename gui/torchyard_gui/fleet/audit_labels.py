@@ -1,4 +1,4 @@
-"""What was done to a host in words, as its agent noted it: `agent 0.1.0 put there`, `by kim@laptop`."""
+"""Texts for an agent's audit records, such as `agent 0.1.0 put there`, `by kim@laptop`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torchyard_gui.fleet.labels import short_time
 translate = QCoreApplication.translate
 
 
-def act_pairs(acts: Sequence[Act]) -> list[tuple[str, str]]:
-    """Names and values for the details, the newest act first: when and what, and below it of what and by whom."""
+def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
+    """Returns (name, value) for the details, the newest record first: time and action, run or versions, and user."""
     pairs: list[tuple[str, str]] = []
     for act in reversed(acts):
         doer = who(act)
         by = translate("Fleet", "by {whom}").format(whom=doer) if doer else ""
-        pairs.append((_time(act), cleaned(deed(act))))
+        pairs.append((_time(act), cleaned(action_text(act))))
         pairs += [("", cleaned(text)) for text in (_of_what(act), by) if text]
     return pairs
 
 
-def deed(act: Act) -> str:
-    """What was done. The agent's own word for what this version does not know."""
+def action_text(act: Act) -> str:
+    """Returns what was done; for actions unknown to this version, the agent's own name."""
     what = str(act.get("what", ""))
     texts = {
         "deploy": translate("Fleet", "agent {version} put there"),
@@ -39,12 +39,12 @@ def deed(act: Act) -> str:
         "enforcement": _enforced(act),
         "housekeeping": translate("Fleet", "tidied up by itself"),
     }
-    told = {key: str(act.get(key) or "?") for key in ("version", "user")}
-    return texts[what].format(**told) if what in texts else what
+    values = {key: str(act.get(key) or "?") for key in ("version", "user")}
+    return texts[what].format(**values) if what in texts else what
 
 
 def _of_what(act: Act) -> str:
-    """The run, or the agents' versions."""
+    """Returns the run, or the agents' versions."""
     if act.get("before"):
         text = translate("Fleet", "{version} after {before}")
         return text.format(version=act.get("version") or "?", before=act["before"])

@@ -1,4 +1,4 @@
-"""A host's GPUs one below the other, each with its load and with who is on it."""
+"""The GPUs of a host with their loads and users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METER = 4
 
 
 class GpuTable(QWidget):
-    """Painted as one widget: a host has up to 16 GPUs, and they change each second."""
+    """A single painted widget, because a host has up to 16 GPUs and they change every second."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -39,7 +39,7 @@ class GpuTable(QWidget):
         self.update()
 
     def described(self, gpu: GpuNow) -> str:
-        """One GPU in words."""
+        """Describes one GPU in words."""
         text = self.tr("GPU {index}, {kind}, {percent}, {memory}: {users}")
         return text.format(
             index=gpu.index,
@@ -50,7 +50,7 @@ class GpuTable(QWidget):
         )
 
     def users(self, gpu: GpuNow) -> str:
-        """Who is on it, or why that cannot be said."""
+        """Returns a GPU's users, or why they are unknown."""
         if gpu.problem:
             return gpu.problem
         if gpu.users is None:

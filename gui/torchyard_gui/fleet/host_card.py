@@ -1,4 +1,4 @@
-"""How a host's row is drawn: a card with its state, GPUs, load and software; trouble below, with its way out."""
+"""Painting of a host's row: a card with state, GPUs, load and software, and any problem with its button."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from torchyard_gui.fleet.labels import (
     since,
     state_mark,
     state_word,
+    suggested_action,
     tint,
     used_of,
     version,
-    way_out,
 )
 from torchyard_gui.fleet.wrapped_text import wrapped
 from torchyard_gui.theme.marks import paint_state
 from torchyard_gui.theme.theme import theme
 
 GAP = 8
-"""Between cards."""
+"""Distance of cards."""
 PAD = 14
 BODY = 60
 LINE = 19
@@ -41,21 +41,21 @@ _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 class HostCard(QStyledItemDelegate):
-    """Draws the rows of a list as wide as its viewport."""
+    """Paints the rows of a list as wide as its viewport."""
 
     def __init__(self, view: QAbstractItemView):
         super().__init__(view)
         self._view = view
         self.phase = 0.0
-        """Where the moving part of progress bars is, 0 to 1."""
+        """Position of the moving part of progress bars, 0 to 1."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         status = index.data(STATUS)
-        # Of the view: what `option` says depends on who asks, and a card's height must not.
+        # Taken from the view, because `option` depends on the caller and a card's height must not.
         return QSize(0, BODY + _strip_height(status, self._view.viewport().width()) + GAP)
 
     def button_rect(self, status: HostStatus, card: QRect) -> QRect:
-        """Where the way out's button goes; empty where there is none to show."""
+        """Returns the rectangle of the action button, empty without one."""
         height = _strip_height(status, card.width())
         if not height:
             return QRect()
@@ -69,7 +69,7 @@ class HostCard(QStyledItemDelegate):
         state = option.state
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self._paint_ground(painter, rect, state)
+        self._paint_background(painter, rect, state)
         x = rect.left() + PAD
         room = rect.width() - 2 * PAD
         paints = (self._paint_name, self._paint_gpus, self._paint_load, self._paint_software)
@@ -82,7 +82,7 @@ class HostCard(QStyledItemDelegate):
             self._paint_progress(painter, rect, status)
         painter.restore()
 
-    def _paint_ground(self, painter: QPainter, rect: QRect, state: QStyle.StateFlag) -> None:
+    def _paint_background(self, painter: QPainter, rect: QRect, state: QStyle.StateFlag) -> None:
         look = theme()
         radius = look.metrics.radius
         selected = bool(state & QStyle.StateFlag.State_Selected)
@@ -167,7 +167,7 @@ class HostCard(QStyledItemDelegate):
             painter.drawText(QRect(text.x(), top + number * LINE, text.width(), LINE), int(_LEFT), line)
 
     def _paint_progress(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
-        """A thin bar at the card's lower edge: how far it is, or something that moves."""
+        """Paints a thin bar at the lower edge: progress, or an animation."""
         doing = status.doing
         assert doing is not None
         look = theme()
@@ -190,7 +190,7 @@ def _line(rect: QRect, number: int) -> QRect:
 
 
 def _write(painter: QPainter, rect: QRect, text: str, font: str, token: str) -> int:
-    """Draws one line, shortened where there is no room; returns its width."""
+    """Paints one elided line; returns its width."""
     look = theme()
     painter.setFont(look.font(font))
     painter.setPen(look.pen(token))
@@ -217,14 +217,14 @@ def _meter(painter: QPainter, rect: QRect, name: str, value: float | None, text:
 
 def _strip_height(status: HostStatus, width: int) -> int:
     text = sentence(status)
-    if not text or way_out(status) is None:
+    if not text or suggested_action(status) is None:
         return 0
     lines = _wrapped(text, width - 12 - (PAD - 6 + 24) - BUTTON_ROOM - 4)
     return max(40, len(lines) * LINE + 12)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The text in a few lines, the last one shortened where there is more."""
+    """Wraps a text into a few lines, the last one elided."""
     font = theme().font("small")
     lines = wrapped(text, font, width)
     if len(lines) > STRIP_LINES:
@@ -238,13 +238,13 @@ CELL = 18.0
 CELL_GAP = 4.0
 LEAST = 3.0
 MARK_FROM = 12.0
-"""The least height at which there is room for a mark."""
+"""Smallest height with room for a mark."""
 
 
 def paint_gpu_cells(painter: QPainter, rect: QRectF, gpus: list[GpuNow]) -> float:
-    """Draws a cell a GPU from the left of `rect`, smaller where there are many; returns the width taken.
+    """Paints a cell per GPU from the left of `rect`, smaller for many GPUs; returns the used width.
 
-    A cell fills from below with use. Somebody's GPU that is idle keeps a thin ground line; an unknown one is hatched.
+    A cell fills from below with its load. An idle GPU with a user keeps a thin line; an unknown one is hatched.
     """
     if not gpus:
         return 0.0

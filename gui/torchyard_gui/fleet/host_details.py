@@ -1,4 +1,4 @@
-"""The panel beside the list: all that is known of the chosen host, and what can be done about it."""
+"""The panel with the details of the selected host, and actions on it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushBut
 from torchyard_core.fleet.inventory import Transport
 from torchyard_core.formatting import memory
 from torchyard_gui.bridge.host_status import HostStatus
-from torchyard_gui.fleet.audit_labels import act_pairs
+from torchyard_gui.fleet.audit_labels import audit_rows
 from torchyard_gui.fleet.gpu_table import GpuTable
 from torchyard_gui.fleet.labels import (
     doing_word,
+    enforcement_lines,
     full_time,
     percent,
     place,
-    policing_lines,
     problem_sentence,
     since,
     state_mark,
     state_word,
+    suggested_action,
     tint,
     used_of,
-    way_out,
 )
 from torchyard_gui.fleet.wrapped_text import WrappedText
 from torchyard_gui.theme.theme import theme
@@ -34,8 +34,8 @@ from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark,
 Pairs = list[tuple[str, str]]
 
 
-class Details(QFrame):
-    """Shows one host, or how many are chosen. Its buttons are actions of the page, by the name that `way_out` has."""
+class HostDetails(QFrame):
+    """Shows one host, or the number of selected hosts. Its buttons are the actions of the page, by name."""
 
     def __init__(self, actions: Mapping[str, QAction], parent: QWidget | None = None):
         super().__init__(parent)
@@ -59,7 +59,7 @@ class Details(QFrame):
         self.show_hosts([])
 
     def show_hosts(self, statuses: Sequence[HostStatus]) -> None:
-        """One host in full; of several how many they are."""
+        """Shows one host in full, or the number of several."""
         one = statuses[0] if len(statuses) == 1 else None
         self._rest.setVisible(one is not None)
         self._mark.setVisible(one is not None)
@@ -75,9 +75,9 @@ class Details(QFrame):
         self._show(one)
 
     def _show_buttons(self, statuses: Sequence[HostStatus]) -> None:
-        """What cannot be done to the hosts, or needs not be, has no place here."""
+        """Shows only the actions that apply."""
         wanted = {"check", "deploy", "remove"} if statuses else set()
-        wanted |= {found.action for status in statuses if (found := way_out(status)) is not None}
+        wanted |= {found.action for status in statuses if (found := suggested_action(status)) is not None}
         shown = [button for key, button in self.buttons.items() if key in wanted]
         if shown == self._shown:
             return
@@ -85,7 +85,7 @@ class Details(QFrame):
         for button in self.buttons.values():
             self._across.removeWidget(button)
             button.setVisible(button in shown)
-        # As many in a row as leaves none alone in the last one.
+        # As many per row as leave no single button in the last row.
         columns = 2 if len(shown) in (1, 2, 4) else 3
         self._across.setColumnStretch(2, int(columns == 3))
         for number, button in enumerate(shown):
@@ -100,9 +100,9 @@ class Details(QFrame):
         newer = self.tr("Its agent {version} is newer than this desktop's and was kept.")
         self.remark.setText(newer.format(version=status.remark) if status.remark else "")
         self.remark.setVisible(bool(status.remark))
-        told = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
-        self.problems.setText(told)
-        self.problems.setVisible(bool(told))
+        text = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
+        self.problems.setText(text)
+        self.problems.setVisible(bool(text))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
         self._gpu_heading.setVisible(bool(gpus))
@@ -111,7 +111,7 @@ class Details(QFrame):
         self._beside.setText(", ".join(beside))
         self._beside_heading.setVisible(bool(beside))
         self._beside.setVisible(bool(beside))
-        pairs_of = (self._host(status), self._software(status), self._file(status), act_pairs(status.acts))
+        pairs_of = (self._host(status), self._software(status), self._file(status), audit_rows(status.acts))
         for table, pairs in zip(self._tables, pairs_of, strict=True):
             table.show_pairs(pairs)
 
@@ -145,7 +145,7 @@ class Details(QFrame):
         agent = status.check.agent if status.check is not None else None
         if agent:
             pairs.append((self.tr("Agent"), f"{agent['version']} ({agent['sha256'][:12]})"))
-        if policing := policing_lines(status):
+        if policing := enforcement_lines(status):
             pairs += [(self.tr("Bookings"), policing[0]), *(("", line) for line in policing[1:])]
         python = found.get("python") or {}
         if python.get("version"):
@@ -159,7 +159,7 @@ class Details(QFrame):
         return pairs
 
     def _file(self, status: HostStatus) -> Pairs:
-        """What the fleet file says beside the address."""
+        """Returns the entries of the fleet file except the address."""
         host = status.host
         wanted = [
             (self.tr("Key file"), host.identity_file),
@@ -231,7 +231,7 @@ class ActionButton(QPushButton):
 
 
 class _Heading(QWidget):
-    """A line and the name of what is below it."""
+    """A line with a heading."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -243,7 +243,7 @@ class _Heading(QWidget):
 
 
 class _Table(QWidget):
-    """Names and values below a heading; hidden where there are none."""
+    """Names and values below a heading; hidden if empty."""
 
     def __init__(self, heading: str):
         super().__init__()
@@ -259,7 +259,7 @@ class _Table(QWidget):
         self.hide()
 
     def show_pairs(self, pairs: Pairs) -> None:
-        """Changes texts where only those change: this is called each second."""
+        """Updates only the texts if possible, because this is called every second."""
         if pairs == self._pairs:
             return
         self._pairs = pairs

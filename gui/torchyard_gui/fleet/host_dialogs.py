@@ -1,4 +1,4 @@
-"""Asks for a new host's fields; what is wrong stands below its field."""
+"""Dialogs to add and remove hosts; problems are shown below their fields."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import FormRow, NoticeBar, label, scrolled
 from torchyard_gui.widgets.advice import in_the_window
-from torchyard_gui.widgets.dialogs import DialogButtons, Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog, DialogButtons
 
 WIDTH = 520
 NAME_WIDTH = 128
 ROOM_AROUND = 240
-"""Pixels of the screen for the title, the buttons and what is around the dialog."""
+"""Screen pixels reserved for title, buttons and surroundings."""
 CONFIG = Path("~/.ssh/config")
 
 
-class AddDialog(QDialog):
-    """Writes the host into the fleet file when it is accepted."""
+class AddHostDialog(QDialog):
+    """Adds the host to the fleet file when accepted."""
 
     added = Signal(object)
     """The Host."""
@@ -74,12 +74,12 @@ class AddDialog(QDialog):
         self._fit()
 
     def typed(self) -> dict[str, str]:
-        """What is in the fields."""
+        """Returns the texts of the fields."""
         texts = {key: field.text() for key, field in self.fields.items()}
         return {**texts, "transport": str(self.transport.currentData())}
 
     def accept(self) -> None:
-        """Adds the host; stays open where that cannot be done, and says why."""
+        """Adds the host; stays open on an error."""
         self._touched = set(self.rows)
         host, wrong = self._host()
         self._show_problems(wrong)
@@ -102,7 +102,7 @@ class AddDialog(QDialog):
         return host_of(self.typed(), local=self.local.isChecked(), taken=taken)
 
     def _edited(self, key: str) -> None:
-        """A field is judged once something was typed into it."""
+        """Validates a field once it was edited."""
         self._touched.add(key)
         self.notice.clear()
         self._show_problems(self._host()[1])
@@ -114,7 +114,7 @@ class AddDialog(QDialog):
         self._fit()
 
     def _suggest(self) -> None:
-        """What goes for fields that are left empty."""
+        """Shows the defaults of empty fields."""
         name = self.fields["name"].text().strip()
         self.fields["address"].setPlaceholderText(name or self.tr("its name"))
         known = name in self._known.stringList()
@@ -134,14 +134,14 @@ class AddDialog(QDialog):
         self._fit()
 
     def _fit(self) -> None:
-        """As high as its fields, as long as the screen has room."""
+        """Resizes to the fields, as far as the screen allows."""
         self._body_rows.activate()
         room = self.screen().availableSize().height() - ROOM_AROUND
         self._scroll.setMinimumHeight(min(self._body.sizeHint().height(), max(240, room)))
         self.adjustSize()
 
     def _complete_names(self) -> None:
-        """The names of ~/.ssh/config; read on a thread, for it may lie on a slow home."""
+        """Completes names from ~/.ssh/config, which is read on a thread because it may be on a slow file system."""
         self._known = QStringListModel(self)
         completer = QCompleter(self._known, self)
         completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
@@ -239,7 +239,7 @@ class AddDialog(QDialog):
         foot.setContentsMargins(20, 0, 20, 0)
         foot.addWidget(buttons)
         layout.addLayout(foot)
-        self.add_button.setDefault(True)  # in its dialog only now: earlier, the dialog would forget it
+        self.add_button.setDefault(True)  # only inside its dialog: earlier, Qt would reset it
 
     def done(self, result: int) -> None:
         self._job.cancel()
@@ -247,13 +247,14 @@ class AddDialog(QDialog):
 
 
 REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transport")
-"""What does nothing for this computer, which is reached without SSH."""
+"""Fields without effect for this computer, which needs no SSH."""
 
 
 def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ()) -> tuple[Host | None, dict[str, str]]:
-    """(the host, {}) or (None, what is wrong by field). Empty fields are left out of the fleet file.
+    """Returns (host, {}) or (None, problems by field). Empty fields are omitted from the fleet file.
 
-    `taken`: names that the fleet has already.
+    Args:
+        taken: Names that the fleet already has.
     """
     entry: dict[str, Any] = {"local": True} if local else {}
     wrong: dict[str, str] = {}
@@ -275,7 +276,7 @@ def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ())
 
 
 def _value(key: str, text: str) -> Any:
-    """Raises ValueError with a sentence."""
+    """Parses a field; raises ValueError with a message."""
     if key == "port":
         return int(text) if text.isdecimal() else text
     if key == "bandwidth_gbps":
@@ -295,8 +296,8 @@ def _label(word: str) -> tuple[str, str]:
     return key, value
 
 
-class RemoveDialog(Question):
-    """Accepted where the hosts are to go."""
+class RemoveHostsDialog(ConfirmationDialog):
+    """Asks whether to remove hosts; accepted if so."""
 
     def __init__(self, names: Sequence[str], parent: QWidget | None = None):
         whom = names[0] if len(names) == 1 else _tr("{count} hosts").format(count=len(names))

@@ -1,4 +1,4 @@
-"""Shows the key that a host presents, and records it once somebody vouches for it."""
+"""Shows a host's key, and records it when the user confirms it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WIDTH = 520
 COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
-class TrustDialog(QDialog):
+class HostKeyDialog(QDialog):
     """Asks the host in the background; may be closed at any time."""
 
     trusted = Signal(str)
-    """The key of this host is on record now."""
+    """The host whose key was recorded."""
 
     def __init__(self, model: FleetModel, name: str, parent: QWidget | None = None):
         super().__init__(parent)
@@ -61,7 +61,7 @@ class TrustDialog(QDialog):
             layout.addWidget(widget)
         layout.addSpacing(6)
         layout.addWidget(buttons)
-        self.cancel_button.setDefault(True)  # trusting is never what Enter alone does
+        self.cancel_button.setDefault(True)  # Enter alone must never trust a key
         self.cancel_button.setFocus()
         self._ask()
 
@@ -125,7 +125,7 @@ class TrustDialog(QDialog):
 
 
 class _Fingerprint(Card):
-    """A kind of key and its fingerprint, to be compared letter by letter."""
+    """A key type with its fingerprint, for comparison."""
 
     def __init__(self, heading: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The list of hosts: arrows, Enter and Delete work on it, and a trouble's way out is a button on its card."""
+"""The list of hosts, with the keys arrows, Enter and Delete, and a button on each card with a problem."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QAbstractItemView, QListView, QPushButton, QStyle,
 
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.host_card import GAP, HostCard
-from torchyard_gui.fleet.host_list_model import USE, HostRows
-from torchyard_gui.fleet.labels import way_out
+from torchyard_gui.fleet.host_list_model import USE, HostListModel
+from torchyard_gui.fleet.labels import suggested_action
 from torchyard_gui.theme.theme import theme
 
 MARGIN = 24
@@ -18,13 +18,13 @@ PHASES = 40
 
 
 class HostList(QListView):
-    """Shows HostRows as cards."""
+    """Shows a HostListModel as cards."""
 
-    way_out_pressed = Signal(str, str)
+    action_pressed = Signal(str, str)
     """(host, action)."""
     chosen_changed = Signal()
 
-    def __init__(self, rows: HostRows, parent: QWidget | None = None):
+    def __init__(self, rows: HostListModel, parent: QWidget | None = None):
         super().__init__(parent)
         self.rows = rows
         self.card = HostCard(self)
@@ -53,19 +53,19 @@ class HostList(QListView):
 
     @property
     def chosen(self) -> list[str]:
-        """The selected hosts, from above."""
+        """Names of the selected hosts, from the top."""
         rows = sorted(index.row() for index in self.selectionModel().selectedIndexes())
         return [self.rows.names[row] for row in rows if row < len(self.rows.names)]
 
     def choose(self, name: str) -> None:
-        """Select one host and show it."""
+        """Selects a host and scrolls to it."""
         index = self.rows.index_of(name)
         if index.isValid():
             self.selectionModel().setCurrentIndex(index, QItemSelectionModel.SelectionFlag.ClearAndSelect)
             self.scrollTo(index)
 
-    def way_out_button(self, name: str) -> QPushButton | None:
-        """The button on a host's card, where it has one and is in sight."""
+    def action_button(self, name: str) -> QPushButton | None:
+        """Returns the button on a host's card if it is visible."""
         return self._buttons.get(name)
 
     def card_rect(self, index: QModelIndex) -> QRect:
@@ -81,7 +81,7 @@ class HostList(QListView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.scheduleDelayedItemsLayout()  # sentences wrap elsewhere, and cards are then of other heights
+        self.scheduleDelayedItemsLayout()  # wrapping changes the heights of cards
 
     def _rows_changed(self, first: QModelIndex, last: QModelIndex, roles: list[int]) -> None:
         if list(roles) == [USE]:
@@ -90,7 +90,7 @@ class HostList(QListView):
         self._animate()
 
     def _animate(self) -> None:
-        """Something moves only while something is under way, and never for who wants no motion."""
+        """Runs the animation only while needed and unless the user prefers no motion."""
         under_way = any((status := self._status(name)) is not None and status.doing for name in self.rows.names)
         moves = self.style().styleHint(QStyle.StyleHint.SH_Widget_Animation_Duration, None, self) > 0
         if under_way and moves and self.isVisible():
@@ -119,7 +119,7 @@ class HostList(QListView):
         return self.rows.status_at(self.rows.index_of(name))
 
     def _place_buttons(self) -> None:
-        """A button for each trouble in sight; they move with their cards."""
+        """Places a button on each visible card with a problem."""
         sight = self.viewport().rect()
         wanted: set[str] = set()
         for row, name in enumerate(self.rows.names):
@@ -129,7 +129,7 @@ class HostList(QListView):
             if status is None or not card.isValid() or not card.intersects(sight):
                 continue
             rect = self.card.button_rect(status, card)
-            found = way_out(status)
+            found = suggested_action(status)
             if found is None or rect.isEmpty():
                 continue
             wanted.add(name)
@@ -155,14 +155,14 @@ class HostList(QListView):
 
     def _pressed(self, name: str) -> None:
         self.choose(name)
-        self.way_out_pressed.emit(name, str(self._buttons[name].property("action")))
+        self.action_pressed.emit(name, str(self._buttons[name].property("action")))
 
     def _keep(self) -> None:
         self._kept = self.chosen
         self._kept_current = str(self.currentIndex().data() or "")
 
     def _restore(self) -> None:
-        """The same hosts stay selected, wherever they are now."""
+        """Restores the selection after rows changed."""
         selection = self.selectionModel()
         for name in self._kept:
             index = self.rows.index_of(name)

@@ -1,4 +1,4 @@
-"""The hosts as rows of a list: what is shown of the model, in which order, and what a search leaves of it."""
+"""List model of the hosts that match the search."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistent
 
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_status import HostStatus
-from torchyard_gui.fleet.labels import full_time, place, sentence, spoken, state_word
+from torchyard_gui.fleet.labels import accessible_text, full_time, place, sentence, state_word
 
 Index = QModelIndex | QPersistentModelIndex
 STATUS = int(Qt.ItemDataRole.UserRole)
 USE = STATUS + 1
-"""What changes each second while somebody watches."""
+"""Changes every second while watched."""
 
 
-class HostRows(QAbstractListModel):
-    """A row for each host that the search leaves, in the fleet file's order."""
+class HostListModel(QAbstractListModel):
+    """A row per matching host, in the fleet file's order."""
 
     def __init__(self, fleet: FleetModel, parent: QObject | None = None):
         super().__init__(parent)
@@ -29,17 +29,17 @@ class HostRows(QAbstractListModel):
         fleet.use_changed.connect(self._used)
 
     def search(self, text: str) -> None:
-        """Leave hosts where each word is found in name, address, labels, state or GPUs."""
+        """Shows hosts with each word in name, address, labels, state or GPUs."""
         self._words = text.casefold().split()
         self._reset()
 
     @property
     def names(self) -> list[str]:
-        """The hosts shown."""
+        """Names of the shown hosts."""
         return list(self._names)
 
     def index_of(self, name: str) -> QModelIndex:
-        """The row of a host; an invalid one where it is not shown."""
+        """Returns the index of a host, invalid if it is not shown."""
         return self.index(self._row_of[name]) if name in self._row_of else QModelIndex()
 
     def status_at(self, index: Index) -> HostStatus | None:
@@ -57,7 +57,7 @@ class HostRows(QAbstractListModel):
         if role == Qt.ItemDataRole.DisplayRole:
             return status.name
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            return spoken(status)
+            return accessible_text(status)
         if role == Qt.ItemDataRole.ToolTipRole:
             return _tip(status)
         return None
@@ -92,7 +92,7 @@ class HostRows(QAbstractListModel):
             self.dataChanged.emit(index, index)
 
     def _used(self, name: str) -> None:
-        """Only what is drawn on the card changes, not its height."""
+        """Updates the card's content; its height is unchanged."""
         index = self.index_of(name)
         if index.isValid():
             self.dataChanged.emit(index, index, [USE])

@@ -1,4 +1,4 @@
-"""A host's state in words: its name, since when, what is wrong, and the way out."""
+"""Texts for a host's state, its time, problems and actions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MARKS = {
 
 
 @dataclass(frozen=True)
-class WayOut:
-    """What to do about a host: an action of the page and what its button says."""
+class SuggestedAction:
+    """The suggested action for a host, with its button's text."""
 
     action: str
     """`check`, `deploy`, `trust` or `cancel`."""
@@ -36,7 +36,7 @@ class WayOut:
 
 
 def state_word(status: HostStatus) -> str:
-    """The state as a word or two."""
+    """Returns the state in a word or two."""
     missing = translate("Fleet", "no agent yet") if status.has_no_agent else translate("Fleet", "agent missing")
     words = {
         READY: translate("Fleet", "ready"),
@@ -53,7 +53,7 @@ def state_word(status: HostStatus) -> str:
 
 
 def state_mark(status: HostStatus) -> str:
-    """The mark of `theme.marks` for the state."""
+    """Returns the state's mark in `theme.marks`."""
     if status.doing is not None:
         return "checking"
     if status.has_no_agent and status.lost is None:
@@ -62,12 +62,12 @@ def state_mark(status: HostStatus) -> str:
 
 
 def tint(status: HostStatus) -> str:
-    """The token that the state's trouble is tinted with: "fail", "wait", or "" where nothing is wrong."""
+    """Returns the state's token: "fail", "wait", or "" without a problem."""
     return {"warning": "wait", "failed": "fail"}.get(state_mark(_at_rest(status)), "")
 
 
 def since(status: HostStatus) -> str:
-    """Since when the state has been so; for a host that nobody looked at, when somebody last did."""
+    """Returns the start of the state; for an unchecked host, the time of the last check."""
     if status.since is None:
         return translate("Fleet", "never checked")
     time = short_time(status.since)
@@ -77,7 +77,7 @@ def since(status: HostStatus) -> str:
 
 
 def doing_word(status: HostStatus) -> str:
-    """What is under way there; "" for nothing."""
+    """Returns the current activity, or ""."""
     if status.doing is None:
         return ""
     words = {
@@ -91,7 +91,7 @@ def doing_word(status: HostStatus) -> str:
 
 
 def short_time(time: datetime) -> str:
-    """Local: `14:21`, or `20 Nov 14:21` of another day."""
+    """Returns a local time: `14:21`, or `20 Nov 14:21` on another day."""
     local = time.astimezone()
     clock = local.strftime("%H:%M")
     if local.date() == datetime.now().astimezone().date():
@@ -100,7 +100,7 @@ def short_time(time: datetime) -> str:
 
 
 def full_time(time: datetime) -> str:
-    """Local, with its zone: `2026-11-20 14:21:07 KST (UTC+09:00)`."""
+    """Returns a local time with its zone: `2026-11-20 14:21:07 KST (UTC+09:00)`."""
     local = time.astimezone()
     zone = local.strftime("%z")
     return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z} (UTC{zone[:3]}:{zone[3:]})"
@@ -111,49 +111,49 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """What is wrong, with what to do next; "" where nothing is."""
+    """Returns the problem with the next step, or ""."""
     if status.problems:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
         if status.since is None:
-            return translate("Fleet", "Nobody has looked at {host} yet.").format(host=status.name)
-        return translate("Fleet", "Nobody has looked at {host} since {time}.").format(
+            return translate("Fleet", "{host} has not been checked yet.").format(host=status.name)
+        return translate("Fleet", "{host} has not been checked since {time}.").format(
             host=status.name, time=short_time(status.since)
         )
     return ""
 
 
 def problem_sentence(status: HostStatus, problem: dict[str, str]) -> str:
-    """One of a host's problems as a sentence that names the window's own ways out."""
+    """Returns a problem as a sentence with advice for the window."""
     return as_sentence(problem["message"], problem.get("hint", ""), host=status.name)
 
 
-def way_out(status: HostStatus) -> WayOut | None:
-    """The button on the host's card; None where there is nothing to do about it."""
+def suggested_action(status: HostStatus) -> SuggestedAction | None:
+    """Returns the action for the button on a card, or None."""
     if status.doing is not None:
-        return WayOut("cancel", translate("Fleet", "Cancel"))
+        return SuggestedAction("cancel", translate("Fleet", "Cancel"))
     if status.lost is None and isinstance(status.error, (KeyUnknown, KeyChanged)):
-        return WayOut("trust", translate("Fleet", "Trust …"))
+        return SuggestedAction("trust", translate("Fleet", "Trust …"))
     if status.state == "agent missing":
-        return WayOut(
+        return SuggestedAction(
             "deploy", translate("Fleet", "Deploy") if status.has_no_agent else translate("Fleet", "Deploy again")
         )
     if status.state == UNKNOWN and status.check is None:
-        return WayOut("check", translate("Fleet", "Check"))
-    return None if status.state == READY else WayOut("check", translate("Fleet", "Check again"))
+        return SuggestedAction("check", translate("Fleet", "Check"))
+    return None if status.state == READY else SuggestedAction("check", translate("Fleet", "Check again"))
 
 
 def place(status: HostStatus) -> str:
-    """Where the host is reached."""
+    """Returns the address of a host."""
     return translate("Fleet", "this computer") if status.host.local else status.host.place
 
 
 def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
-    """How many hosts answer; that nobody has asked them where nobody has."""
+    """Returns how many hosts answer, or that none were asked yet."""
     answering = sum(status.answers or status.has_no_agent for status in hosts)
     if not answering and any(status.doing is not None for status in hosts):
         return translate("Fleet", "Asking {hosts} …").format(hosts=names_of(hosts))
-    # A host without our agent answers all the same: somebody has logged in on it.
+    # A host without an agent accepted a login and so answers.
     if not answering and not has_looked:
         return translate("Fleet", "Hosts not asked yet")
     if len(hosts) == 1:
@@ -162,34 +162,36 @@ def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
 
 
 def names_of(hosts: Sequence[HostStatus]) -> str:
-    """Hosts by name where they are few, else how many."""
+    """Returns a few hosts by name, more as a number."""
     if len(hosts) > 3:
         return translate("Fleet", "{count} hosts").format(count=len(hosts))
     return ", ".join(status.name for status in hosts)
 
 
-def policing_lines(status: HostStatus) -> list[str]:
-    """What its agent does where others' bookings are used, and to whom: root's to everybody. None where nobody told."""
-    told = status.check.policing if status.check is not None else None
-    if told is None:
+def enforcement_lines(status: HostStatus) -> list[str]:
+    """Returns how the agent enforces bookings, and against whom: root's agent against everyone. None if unknown."""
+    enforced = status.check.policing if status.check is not None else None
+    if enforced is None:
         return []
     level = {
         "off": translate("Fleet", "not enforced"),
         "observe": translate("Fleet", "observed"),
         "warn": translate("Fleet", "warns"),
         "stop": translate("Fleet", "warns and stops"),
-    }.get(told.level, told.level)
-    if told.level == "off":
+    }.get(enforced.level, enforced.level)
+    if enforced.level == "off":
         return [level]
-    reported = [cleaned(one) for one in told.violations]
-    if not told.is_fresh:
+    reported = [cleaned(one) for one in enforced.violations]
+    if not enforced.is_fresh:
         return [level, translate("Fleet", "once it knows today's"), *reported]
-    whose = translate("Fleet", "everybody's processes") if told.of_all else translate("Fleet", "its user's processes")
-    return [translate("Fleet", "{level}, dry run").format(level=level) if told.dry_run else level, whose, *reported]
+    whose = (
+        translate("Fleet", "everybody's processes") if enforced.of_all else translate("Fleet", "its user's processes")
+    )
+    return [translate("Fleet", "{level}, dry run").format(level=level) if enforced.dry_run else level, whose, *reported]
 
 
 def gpu_kinds(gpus: list[GpuNow]) -> str:
-    """`8 × H100 80 GB`, each kind with its number; "" for none."""
+    """Returns each kind of GPU with its number, such as `8 × H100 80 GB`, or ""."""
     kinds: dict[str, int] = {}
     for gpu in gpus:
         kind = gpu_kind(gpu)
@@ -198,13 +200,13 @@ def gpu_kinds(gpus: list[GpuNow]) -> str:
 
 
 def gpu_kind(gpu: GpuNow) -> str:
-    """A GPU's model and memory as people say them: `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
+    """Returns a GPU's short name: `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
     model = short_model(gpu.name) or translate("Fleet", "GPU")
     return f"{model} {formatting.memory(gpu.memory_mb)}" if gpu.memory_mb else model
 
 
 def used_of(used_mb: float | None, total_mb: float | None) -> str:
-    """`61 of 80 GB`; a part that nobody knows is a question mark."""
+    """Returns `61 of 80 GB`, with "?" for unknown parts."""
     if total_mb is None:
         return "?"
     if used_mb is None:
@@ -218,12 +220,12 @@ def percent(value: float | None) -> str:
 
 
 def version(text: str | None) -> str:
-    """`3.11.9` of `3.11.9 at /usr/bin/python3`."""
+    """Returns `3.11.9` for `3.11.9 at /usr/bin/python3`."""
     return (text or "").split(" at ")[0]
 
 
-def spoken(status: HostStatus) -> str:
-    """One line for screen readers."""
+def accessible_text(status: HostStatus) -> str:
+    """Describes a host in one line, for screen readers."""
     gpus = gpu_kinds(status.gpus) or translate("Fleet", "no GPU")
     parts = [status.name, doing_word(status) or f"{state_word(status)} {since(status)}"]
     if status.facts.checked or status.sample is not None:

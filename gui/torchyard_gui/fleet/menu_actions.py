@@ -1,4 +1,4 @@
-"""What can be done on the Fleet page: each action with its text, shortcut and menu."""
+"""The actions of the Fleet page with text, shortcut and menu."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MENU = "menu"
 
 
 class FleetActions(QObject):
-    """The actions, named as on the buttons. The page connects and enables them."""
+    """QActions, named as their buttons. The page connects and enables them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
@@ -25,14 +25,14 @@ class FleetActions(QObject):
             self.tr("Check"),
             "refresh",
             "Ctrl+R",
-            self.tr("Log in on the selected hosts and look at what they have. Puts nothing there"),
+            self.tr("Log in on the selected hosts and read what they have. Changes nothing there"),
         )
         self.check_all = self._make(
             self.tr("Check all hosts"),
             self.tr("Check all"),
             "refresh",
             "F5",
-            self.tr("Log in on every host and look at what it has. Puts nothing there"),
+            self.tr("Log in on every host and read what it has. Changes nothing there"),
         )
         self.deploy = self._make(
             self.tr("Deploy the agent"),
@@ -61,7 +61,7 @@ class FleetActions(QObject):
             self.tr("Cancel"),
             "close",
             "Escape",
-            self.tr("Stop what is under way on the selected hosts, or on all"),
+            self.tr("Cancel the activity on the selected hosts, or on all"),
         )
         self.copy = self._make(
             self.tr("Copy the command that checks"),
@@ -79,7 +79,7 @@ class FleetActions(QObject):
         )
 
     def all(self) -> list[QAction]:
-        """In the order of the menu."""
+        """Returns the actions in menu order."""
         return [
             self.add,
             self.check,
@@ -100,7 +100,7 @@ class FleetActions(QObject):
         action = QAction(icon(icon_name), text, self)
         action.setIconText(short)
         action.setShortcut(QKeySequence(shortcut))
-        # The page's own: Delete and Escape mean other things elsewhere in the window.
+        # Restricted to the page: Delete and Escape have other meanings elsewhere.
         action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
         action.setToolTip(f"{tip} ({action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)})")
         action.setProperty(MENU, "edit" if shortcut in ("Delete", "Ctrl+Shift+C", "Ctrl+F") else "run")

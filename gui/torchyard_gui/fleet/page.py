@@ -1,4 +1,4 @@
-"""The Fleet page: the hosts, how each is, who uses what, and what can be done about it."""
+"""The Fleet page: list of hosts, details and actions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_status import HostStatus
-from torchyard_gui.fleet.host_details import Details
-from torchyard_gui.fleet.host_dialogs import AddDialog, RemoveDialog
-from torchyard_gui.fleet.host_key_dialog import TrustDialog
+from torchyard_gui.fleet.host_details import HostDetails
+from torchyard_gui.fleet.host_dialogs import AddHostDialog, RemoveHostsDialog
+from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
 from torchyard_gui.fleet.host_list import MARGIN, HostList
-from torchyard_gui.fleet.host_list_model import HostRows
-from torchyard_gui.fleet.labels import answer_sentence, way_out
+from torchyard_gui.fleet.host_list_model import HostListModel
+from torchyard_gui.fleet.labels import answer_sentence, suggested_action
 from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
@@ -27,15 +27,15 @@ from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.screen_reader import announce
 
 SUMMARIZE_AFTER_MS = 50
-"""Hosts answer in bursts; the line in the bar is written once for each."""
+"""Delay that merges bursts of answers into one update of the summary."""
 
 
 class FleetPage(QWidget):
-    """Watches the model while it is shown, and only then."""
+    """Watches the model while shown."""
 
     status_changed = Signal()
     trusted = Signal(str)
-    """A host's key was recorded: who waits for that host may try again."""
+    """A host whose key was recorded; connections to it can be retried."""
 
     def __init__(self, model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -43,9 +43,9 @@ class FleetPage(QWidget):
         self.title = self.tr("Fleet")
         self.icon_name = "fleet"
         self.acts = FleetActions(self)
-        self.rows = HostRows(model, self)
+        self.rows = HostListModel(model, self)
         self.list = HostList(self.rows)
-        self.details = Details(
+        self.details = HostDetails(
             {
                 "check": self.acts.check,
                 "deploy": self.acts.deploy,
@@ -70,8 +70,8 @@ class FleetPage(QWidget):
         self.search_field = SearchField(self.tr("Find a host …"))
         self.summary = label(ink="2")
         self._was_under_way = False
-        self.dialog: AddDialog | TrustDialog | RemoveDialog | None = None
-        """The one that is open."""
+        self.dialog: AddHostDialog | HostKeyDialog | RemoveHostsDialog | None = None
+        """The open dialog."""
         self._summarize_soon = QTimer(self)
         self._summarize_soon.setSingleShot(True)
         self._summarize_soon.setInterval(SUMMARIZE_AFTER_MS)
@@ -82,7 +82,7 @@ class FleetPage(QWidget):
         self._connect()
         self._hosts_changed()
 
-    # -- what the window asks
+    # -- called by the window
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -92,28 +92,28 @@ class FleetPage(QWidget):
         return [self.tr("{count} hosts under way").format(count=under_way)] if under_way > 1 else []
 
     def panes(self) -> list[QWidget]:
-        """For F6."""
+        """Returns the panes for F6."""
         return [self.search_field, self.list, self.details]
 
-    # -- what people do
+    # -- commands
 
     def add_host(self) -> None:
-        """Asks for a host's fields."""
-        dialog = AddDialog(self.model, self)
+        """Opens the dialog to add a host."""
+        dialog = AddHostDialog(self.model, self)
         dialog.added.connect(self._added)
         self._open(dialog)
 
     def trust(self, name: str) -> None:
-        """Shows the key of a host, or of a bastion on the way to one, and records it once it is vouched for."""
-        dialog = TrustDialog(self.model, name, self)
+        """Shows the key of a host or of its bastion, to be trusted."""
+        dialog = HostKeyDialog(self.model, name, self)
         dialog.trusted.connect(self._trusted)
         self._open(dialog)
 
     def remove_hosts(self) -> None:
-        """Takes the selected hosts out of the fleet, once that was confirmed."""
+        """Removes the selected hosts from the fleet after a confirmation."""
         names = self.list.chosen
         if names:
-            dialog = RemoveDialog(names, self)
+            dialog = RemoveHostsDialog(names, self)
             dialog.accepted.connect(lambda: self._remove(names))
             self._open(dialog)
 
@@ -127,7 +127,7 @@ class FleetPage(QWidget):
         self.model.deploy(self.list.chosen)
 
     def cancel(self) -> None:
-        """What is under way on the selected hosts, or on all where it is on none of those."""
+        """Cancels the activity on the selected hosts, or on all if those have none."""
         under_way = [status.name for status in self.model.hosts if status.doing is not None]
         chosen = [name for name in self.list.chosen if name in under_way]
         self.model.cancel(chosen or under_way)
@@ -136,13 +136,13 @@ class FleetPage(QWidget):
         command = ["torchyard", "--fleet", str(self.model.fleet_file), "hosts", "check", *self.list.chosen]
         QGuiApplication.clipboard().setText(shlex.join(command))
 
-    def take_way_out(self, name: str, action: str) -> None:
-        """Does what a card's button says."""
+    def perform_action(self, name: str, action: str) -> None:
+        """Performs the action of a card's button."""
         status = self.model.status(name)
         if status is None:
             return
         if action == "trust":
-            self.trust(status.in_the_way)
+            self.trust(status.blocking_host)
         elif action == "deploy":
             self.model.deploy([name])
         elif action == "cancel":
@@ -169,7 +169,7 @@ class FleetPage(QWidget):
         self._summarize_soon.stop()
         super().hideEvent(event)
 
-    # -- inside
+    # -- helpers
 
     def _connect(self) -> None:
         acts = self.acts
@@ -191,7 +191,7 @@ class FleetPage(QWidget):
         self.search_field.textChanged.connect(self._search)
         self.list.chosen_changed.connect(self._show_chosen)
         self.list.chosen_changed.connect(self._look_at_chosen)
-        self.list.way_out_pressed.connect(self.take_way_out)
+        self.list.action_pressed.connect(self.perform_action)
         self.list.activated.connect(self._activated)
         self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.list.customContextMenuRequested.connect(self._open_menu)
@@ -200,7 +200,7 @@ class FleetPage(QWidget):
         self.model.host_changed.connect(self._host_changed)
         self.model.use_changed.connect(self._use_changed)
 
-    def _open(self, dialog: AddDialog | TrustDialog | RemoveDialog) -> None:
+    def _open(self, dialog: AddHostDialog | HostKeyDialog | RemoveHostsDialog) -> None:
         if self.dialog is not None:
             self.dialog.close()
         self.dialog = dialog
@@ -218,11 +218,11 @@ class FleetPage(QWidget):
 
     def _trust_chosen(self) -> None:
         if status := self._one():
-            self.trust(status.in_the_way)
+            self.trust(status.blocking_host)
 
     def _trusted(self, name: str) -> None:
-        """Every host that this key stood in front of is asked again."""
-        waiting = [status.name for status in self.model.hosts if name in (status.name, status.in_the_way)]
+        """Checks every host that the key had blocked."""
+        waiting = [status.name for status in self.model.hosts if name in (status.name, status.blocking_host)]
         self.model.check(waiting)
         self.trusted.emit(name)
 
@@ -234,11 +234,11 @@ class FleetPage(QWidget):
             self.notice.show_notice("fail", in_the_window(error.sentence()))
 
     def _activated(self, index: QModelIndex) -> None:
-        """Enter: the next thing to do for this host; a check where nothing is the matter."""
+        """Handles Enter: performs the suggested action, or a check."""
         status = self.rows.status_at(index)
         if status is not None and status.doing is None:
-            found = way_out(status)
-            self.take_way_out(status.name, found.action if found else "check")
+            found = suggested_action(status)
+            self.perform_action(status.name, found.action if found else "check")
 
     def _open_menu(self, at: QPoint) -> None:
         menu = QMenu(self)
@@ -370,7 +370,7 @@ class FleetPage(QWidget):
         return bar
 
     def _lay_out(self) -> None:
-        middle = _Ground()
+        middle = _Background()
         rows = QVBoxLayout(middle)
         rows.setContentsMargins(0, 0, 0, 0)
         rows.setSpacing(0)
@@ -388,8 +388,8 @@ class FleetPage(QWidget):
         across.addWidget(self.details)
 
 
-class _Ground(QWidget):
-    """What the cards lie on."""
+class _Background(QWidget):
+    """Background of the cards."""
 
     def paintEvent(self, event: QPaintEvent) -> None:
         QPainter(self).fillRect(self.rect(), theme().color("s0"))

@@ -1,4 +1,4 @@
-"""A paragraph that wraps anywhere: fingerprints and paths have no spaces to wrap at."""
+"""A text that wraps at any character, for fingerprints and paths without spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINE = 19
 
 
 def wrapped(text: str, font: QFont, width: int) -> list[str]:
-    """The lines of a text, at words where there are any."""
+    """Wraps a text, at spaces where possible."""
     options = QTextOption()
     options.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
     lines: list[str] = []
@@ -28,7 +28,7 @@ def wrapped(text: str, font: QFont, width: int) -> list[str]:
 
 
 class WrappedText(QWidget):
-    """As high as its text needs at its width."""
+    """Has the height that its text needs."""
 
     def __init__(self, font: str = "small", parent: QWidget | None = None):
         super().__init__(parent)

@@ -1,1 +1,1 @@
-"""The launch panel: a checklist that fills in live, and how far sending and starting are."""
+"""The launch panel: checklist and progress of a launch."""

@@ -1,4 +1,4 @@
-"""The checklist of a launch as values: checks of many hosts in a few rows, what is the same said once. No Qt."""
+"""The checklist of a launch: checks of many hosts, grouped into rows with equal results merged. No Qt."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torchyard_core.launch.checks.check import CHECKLIST, Check
 ORDER = {spec.name: position for position, spec in enumerate(CHECKLIST)}
 """Positions of the rows; a check that is not in the table has a row of its own before `sending`."""
 STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "preparing", "starting")}
-"""What `on_progress` names, and the row that it is about."""
+"""Row by step of `on_progress`."""
 OF_TOPOLOGY = ("topology_problems", "secret_missing")
-"""Codes of errors that are the file's."""
+"""Error codes about the topology file."""
 OF_CALENDAR = ("booked", "conflict", "not_in_booking", "store_away")
-"""Codes of errors that are the calendar's, whatever was under way."""
+"""Error codes about the calendar, whatever step was running."""
 ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
-"""Rows that are there from the beginning."""
+"""Rows shown from the beginning."""
 
 
 @dataclass
 class Row:
-    """One row: its checks, and how far it is."""
+    """A row: its checks and its progress."""
 
     name: str
     fine: dict[str, list[str]] = field(default_factory=dict)
-    """Hosts by what was found on them."""
+    """Hosts by result."""
     warnings: list[Check] = field(default_factory=list)
     failed: list[Check] = field(default_factory=list)
     done: int | None = None
     total: int = 0
     is_ended: bool = False
-    """Nothing more is to come."""
+    """Whether the row is complete."""
 
     @property
     def state(self) -> str:
@@ -50,19 +50,19 @@ class Row:
 
     @property
     def hosts(self) -> int:
-        """How many hosts it has heard of."""
+        """Number of hosts with a result."""
         names = {host for hosts in self.fine.values() for host in hosts}
         return len(names | {check.host for check in (*self.warnings, *self.failed) if check.host})
 
 
 class Checklist:
-    """Takes checks and progress as they come."""
+    """Collects checks and progress."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {name: Row(name) for name in ALWAYS}
 
     def take(self, check: Check) -> Row:
-        """The row that changed."""
+        """Adds a check; returns its row."""
         row = self._row(check.name)
         if not check.ok:
             row.failed.append(check)
@@ -75,20 +75,20 @@ class Checklist:
         return row
 
     def progress(self, step: str, done: int, total: int) -> Row:
-        """The row that changed."""
+        """Updates progress; returns its row."""
         row = self._row(STEPS[step])
         row.done, row.total = done, total
         return row
 
     def end(self, *, started: bool) -> None:
-        """Nothing more comes. `started`: all of it went well."""
+        """Completes the checklist; `started` means success."""
         for row in self.rows.values():
             row.is_ended = True
             if started and row.done is None and row.name in STEPS.values():
                 row.done = row.total = 0
 
     def fail(self, host: str, message: str, hint: str, code: str) -> Row:
-        """An error that no check told: it is of the step that was under way, else of the first one."""
+        """Adds an error without a check, to the current or else the first step."""
         under_way = [row for row in self.rows.values() if row.is_running]
         name = "topology" if code in OF_TOPOLOGY else "host"
         if under_way:
@@ -102,7 +102,7 @@ class Checklist:
 
     @property
     def unknown_keys(self) -> list[str]:
-        """Hosts whose keys nobody has vouched for."""
+        """Returns the hosts with unknown keys."""
         return [check.host for row in self.rows.values() for check in row.failed if check.code == "key_unknown"]
 
     def _row(self, name: str) -> Row:
@@ -117,6 +117,6 @@ NAMED = 6
 
 
 def where(hosts: Iterable[str]) -> tuple[str, int]:
-    """Hosts by name where they are few, else only how many."""
+    """Returns a few hosts by name, more as a number."""
     names = list(hosts)
     return (", ".join(names) if len(names) <= NAMED else "", len(names))

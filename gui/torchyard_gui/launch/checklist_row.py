@@ -1,4 +1,4 @@
-"""A row of the checklist: its mark, what it is about, what was found, how far it is; a click shows it host by host."""
+"""A row of the checklist: mark, title, result and progress; a click shows the results by host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_core.formatting import size
 from torchyard_core.launch.checks.check import CHECKLIST, Check
 from torchyard_gui.launch.checklist_model import Row, where
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.widgets import ElidedLabel, StateMark, drop_all, label
+from torchyard_gui.widgets import ElidedLabel, StateMark, clear_layout, label
 from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.indicators import MeterBar
 
@@ -18,10 +18,10 @@ translate = QCoreApplication.translate
 
 TITLES = {spec.name: spec.title for spec in CHECKLIST}
 TROUBLES = 6
-"""Sentences that are shown at once; more are counted."""
+"""Number of messages shown at once; the others are counted."""
 
 
-class CheckRow(QWidget):
+class ChecklistRow(QWidget):
     """Shows a Row."""
 
     def __init__(self, row: Row, parent: QWidget | None = None):
@@ -65,17 +65,17 @@ class CheckRow(QWidget):
 
     @property
     def texts(self) -> list[str]:
-        """The lines below it."""
+        """The texts below the title."""
         return [text for text, _ in self._shown]
 
     def toggle(self) -> None:
-        """Shows what was found host by host, or hides it."""
+        """Shows or hides the results by host."""
         self._is_open = not self._is_open
         self.more.setIcon(icon("chevron-down" if self._is_open else "chevron-right"))
         self.refresh()
 
     def refresh(self) -> None:
-        """As the row stands now."""
+        """Updates the widget."""
         row = self._row
         self.mark.set_state({"pending": "planned"}.get(row.state, row.state))
         self.found.setText(found_in(row))
@@ -117,7 +117,7 @@ class CheckRow(QWidget):
         if lines == self._shown:
             return
         self._shown = lines
-        drop_all(self._lines)
+        clear_layout(self._lines)
         for text, ink in lines:
             line = label(text, role="small", ink=ink, wrap=True)
             line.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -130,7 +130,7 @@ def title_of(name: str) -> str:
 
 
 def state_word(state: str) -> str:
-    """A row's state, for who cannot see its mark."""
+    """Returns a row's state in words, in addition to its mark."""
     return {
         "pending": translate("Launch", "not yet"),
         "running": translate("Launch", "under way"),
@@ -141,7 +141,7 @@ def state_word(state: str) -> str:
 
 
 def found_in(row: Row) -> str:
-    """What a row has found, in short."""
+    """Returns a summary of a row's results."""
     if row.is_running:
         if row.name == "sending":
             return translate("Launch", "{done} of {total}").format(done=size(row.done or 0), total=size(row.total))
@@ -173,10 +173,10 @@ def _with_hosts(message: str, hosts: list[str], *, in_full: bool = False) -> str
 
 
 def _sentence(check: Check) -> str:
-    """A check that failed or warns, with its host in front unless its words name it."""
+    """Returns a failure or warning with its host, unless the message names it."""
     message = check.message
     if check.host and check.host not in message:
         message = f"{check.host}: {message}"
-    # An unknown key has a button of its own above the list.
+    # Unknown keys have a button above the list.
     hint = "" if check.code == "key_unknown" else check.hint
     return as_sentence(message, hint, host=check.host, elsewhere=True)

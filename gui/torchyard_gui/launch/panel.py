@@ -1,4 +1,4 @@
-"""The launch panel: stays beside the window while a launch is made, and goes when the run is on its way."""
+"""The launch panel, open beside the window until the run has started."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch.checklist_model import STEPS, Checklist
-from torchyard_gui.launch.checklist_row import CheckRow
-from torchyard_gui.launch.question_block import AskBlock
-from torchyard_gui.widgets import Divider, NoticeBar, drop_all, label, scrolled
+from torchyard_gui.launch.checklist_row import ChecklistRow
+from torchyard_gui.launch.question_block import QuestionBlock
+from torchyard_gui.widgets import Divider, NoticeBar, clear_layout, label, scrolled
 from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -29,14 +29,14 @@ WIDTH, HEIGHT = 520, 500
 
 
 class LaunchPanel(QDialog):
-    """One launch at a time. Not modal: the window goes on, and Cancel takes everything back at any moment."""
+    """Shows one launch at a time. Not modal; Cancel reverts the launch at any time."""
 
     run_started = Signal(str)
-    """The run's ID: it is on its way."""
+    """The ID of a run that has started."""
     trust_requested = Signal(str)
-    """A host whose key is unknown. Whoever sees to it calls `trusted`."""
+    """A host with an unknown key; `trusted` continues."""
     launch_over = Signal(bool)
-    """A launch has ended, with a run that is or may be on its way (true) or with nothing left of it."""
+    """The launch ended; True if there is, or may be, a run."""
 
     def __init__(self, fleet_model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -45,10 +45,10 @@ class LaunchPanel(QDialog):
         self._source: TopologyFile | None = None
         self.job: LaunchJob | None = None
         self.checklist = Checklist()
-        self._rows: dict[str, CheckRow] = {}
+        self._rows: dict[str, ChecklistRow] = {}
         self._planned = PlannedTime()
         self._free: PlannedTime | None = None
-        """When what somebody else has booked is free next, and for how long it is wanted."""
+        """The next time at which the GPUs booked by others are free."""
         self._untrusted: list[str] = []
         self._close_when_over = False
 
@@ -65,7 +65,7 @@ class LaunchPanel(QDialog):
         self._area = scrolled(inside, self.tr("Checklist"))
         self.notice = NoticeBar()
         self.notice.action_triggered.connect(self._way_out)
-        self.question = AskBlock()
+        self.question = QuestionBlock()
         self.question.answered.connect(self._answered)
         self.again = QPushButton(self.tr("Try again"))
         self.again.clicked.connect(self.try_again)
@@ -101,14 +101,15 @@ class LaunchPanel(QDialog):
 
     @property
     def run_name(self) -> str:
-        """What is launched, or was last."""
+        """Name of the current or last launch."""
         topology = self._source.topology if self._source is not None else None
         return topology.name if topology is not None else ""
 
     def launch(self, source: TopologyFile, planned: PlannedTime | None = None) -> None:
-        """Shows the panel and begins. While a launch goes on, that one is shown and no other begun.
+        """Shows the panel and launches. A launch in progress is shown instead.
 
-        `planned`: for when; for a later time it books, and the run starts by itself then.
+        Args:
+            planned: The time; a later time makes a booking, at which the run starts by itself.
         """
         self.come_forward()
         self.activateWindow()
@@ -118,17 +119,17 @@ class LaunchPanel(QDialog):
         self._begin()
 
     def come_forward(self) -> None:
-        """Shows how the launch goes."""
+        """Brings the panel to the front."""
         self.show()
         self.raise_()
 
     def try_again(self) -> None:
-        """Launches the same once more."""
+        """Repeats the launch."""
         if self._source is not None and not self.is_launching:
             self._begin()
 
     def trusted(self, host: str) -> None:
-        """The key of a host is on record now; once all are, the launch is tried again."""
+        """Continues the launch once the keys of all its hosts are recorded."""
         if host in self._untrusted:
             self._untrusted.remove(host)
             if not self._untrusted:
@@ -137,7 +138,7 @@ class LaunchPanel(QDialog):
                 self._offer_trust()
 
     def cancel(self) -> None:
-        """Takes the launch back."""
+        """Cancels and reverts the launch."""
         if self.job is not None and self.is_launching:
             self.job.cancel()
             self.question.hide()
@@ -145,13 +146,13 @@ class LaunchPanel(QDialog):
             self.about.setText(self.tr("Taking it back …"))
 
     def close_launch(self) -> None:
-        """For a window that closes: a launch under way is taken back, and nothing is shown any more."""
+        """Cancels the launch and hides the panel; called when the window closes."""
         if self.job is not None:
             self.job.close()
         self.hide()
 
     def reject(self) -> None:
-        """Esc, and the window's cross: while it launches that takes it back, and closes when nothing is left."""
+        """Handles Esc and the close button: cancels a launch in progress, and closes once it is reverted."""
         if self.is_launching:
             self._close_when_over = True
             self.cancel()
@@ -165,7 +166,7 @@ class LaunchPanel(QDialog):
         else:
             super().closeEvent(event)
 
-    # The launch
+    # Launch
 
     def _begin(self) -> None:
         assert self._source is not None
@@ -175,7 +176,7 @@ class LaunchPanel(QDialog):
         self._close_when_over = False
         self.checklist = Checklist()
         self._rows.clear()
-        drop_all(self._list)
+        clear_layout(self._list)
         self._show_rows()
         topology = self._source.topology
         self.setWindowTitle(self.tr("Launch {name}").format(name=self.run_name))
@@ -245,7 +246,7 @@ class LaunchPanel(QDialog):
         if self._close_when_over and not may_run:
             self.hide()
             return
-        if may_run:  # to try again would be a second run
+        if may_run:  # a retry could start a second run
             self.about.setText(self.tr("Whether it has started is not known."))
             self.cancel_button.setFocus()
         else:
@@ -261,8 +262,8 @@ class LaunchPanel(QDialog):
         elif (conflict := getattr(error, "conflict", None)) is not None:
             self._offer_free(conflict)
 
-    def _show_whole(self, row: CheckRow) -> None:
-        """Scrolls to a row, with room for all of its lines: Qt has not asked those yet how high they are."""
+    def _show_whole(self, row: ChecklistRow) -> None:
+        """Scrolls to a row with its full height, which Qt has not computed yet."""
         inside = self._area.widget()
         if inside is not None and (layout := inside.layout()) is not None:
             layout.invalidate()
@@ -275,7 +276,7 @@ class LaunchPanel(QDialog):
         self._taken_back(self.tr("The launch was taken back; nothing of it is left on the hosts."))
 
     def _declined(self, error: TorchyardError) -> None:
-        """Somebody did not want to send so much: no failure, and their own files are what there is to change."""
+        """Ends a launch that the user declined, such as one with a large upload; this is no failure."""
         advice = self.tr("It was not launched, and nothing was sent. {advice}")
         self._taken_back(advice.format(advice=in_the_window(error.hint)))
 
@@ -299,7 +300,7 @@ class LaunchPanel(QDialog):
         self.cancel_button.setText(self.tr("Close"))
         self.cancel_button.setEnabled(True)
 
-    # Small things
+    # Helpers
 
     def _cancel_pressed(self) -> None:
         if self.is_launching:
@@ -309,14 +310,14 @@ class LaunchPanel(QDialog):
 
     def _offer_trust(self) -> None:
         host, more = self._untrusted[0], len(self._untrusted) - 1
-        text = self.tr("Nobody has vouched for the key of {host} yet. Compare it, then trust it.").format(host=host)
+        text = self.tr("The key of {host} is not trusted yet. Compare it, then trust it.").format(host=host)
         if more:
             text += " " + self.tr("So it is with {count} more hosts.").format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
-        self.notice.buttons[0].setFocus()  # to try again before that would come to nothing
+        self.notice.buttons[0].setFocus()  # a retry before that would fail
 
     def _offer_free(self, conflict: Conflict) -> None:
-        """Others have booked what it would take: where that is free again, one press books it for then."""
+        """Offers to book the time at which the GPUs booked by others are free."""
         text = self.tr("Others have booked GPUs that this run would take.")
         if not conflict.nearest:
             self.notice.show_notice("warn", text, closable=False)
@@ -337,7 +338,7 @@ class LaunchPanel(QDialog):
             self._begin()
 
     def _about(self, replicas: str) -> str:
-        """What is launched, and when where that is later."""
+        """Returns what is launched, and when if later."""
         now = datetime.now(UTC)
         if not self._planned.at(now).is_later:
             return replicas
@@ -345,14 +346,14 @@ class LaunchPanel(QDialog):
         return self.tr("{replicas} · booked for {when}; starts by itself then").format(replicas=replicas, when=when)
 
     def _show_rows(self) -> None:
-        """A widget for each row, in the checklist's order."""
+        """Creates a widget for each row, in order."""
         for place, (name, row) in enumerate(self.checklist.rows.items()):
             if name not in self._rows:
-                self._rows[name] = CheckRow(row)
+                self._rows[name] = ChecklistRow(row)
                 self._list.insertWidget(place, self._rows[name])
 
-    def row(self, name: str) -> CheckRow:
-        """The row of a check or step, by the names of `checklist.ORDER`."""
+    def row(self, name: str) -> ChecklistRow:
+        """Returns the row of a check or step, by its name in `checklist_model.ORDER`."""
         return self._rows[name]
 
 

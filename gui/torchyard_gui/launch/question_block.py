@@ -1,4 +1,4 @@
-"""What a launch asks before it goes on, with an answer that says what it does."""
+"""A question of a launch, with buttons that name the actions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torchyard_gui.widgets.advice import as_sentence, in_the_window
 from torchyard_gui.widgets.dialogs import yes_to
 
 
-class AskBlock(QFrame):
-    """Hidden until `ask`. Enter says no where nobody has moved to yes."""
+class QuestionBlock(QFrame):
+    """Hidden until `ask`. Enter means no unless the focus is on yes."""
 
     answered = Signal(bool)
 
@@ -50,7 +50,7 @@ class AskBlock(QFrame):
         self.hide()
 
     def ask(self, question: Question) -> None:
-        """Shows it, and has the keyboard."""
+        """Shows a question and takes the focus."""
         self.sentence.setText(as_sentence(question.message))
         self.question.setText(question.question)
         self.yes.setText(yes_to(question.accept))

@@ -1,1 +1,1 @@
-"""The Runs page: which runs there are, and one of them as it goes on."""
+"""The Runs page: list of runs, and the state of one run."""

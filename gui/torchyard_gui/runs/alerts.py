@@ -1,4 +1,4 @@
-"""What needs somebody: the run's failure, replicas that failed or are slow, hosts that nobody hears of."""
+"""Alerts of a run: its failure, failed or slow replicas, and silent hosts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from PySide6.QtCore import QCoreApplication, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
-from torchyard_gui.bridge.run_state import RunPicture
+from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.runs.labels import clock
-from torchyard_gui.widgets import Card, StateMark, drop_all, label
+from torchyard_gui.widgets import Card, StateMark, clear_layout, label
 from torchyard_gui.widgets.screen_reader import announce
 
 translate = QCoreApplication.translate
 
 MOST_EACH = 3
-"""Cards of one kind; more are counted."""
+"""Most cards of one kind; the others are counted."""
 
 
 @dataclass(frozen=True)
-class Need:
-    """One card: its mark, what is the matter, more about it, and the replica whose log tells."""
+class Alert:
+    """A card: mark, title, detail, and the replica whose log explains it."""
 
     state: str
     title: str
@@ -29,33 +29,33 @@ class Need:
     replica: str = ""
 
 
-def needs_of(picture: RunPicture) -> list[Need]:
-    """What needs somebody now, the worst first."""
+def alerts_of(picture: RunState) -> list[Alert]:
+    """Returns the current alerts, the most severe first."""
     found = [*_waiting(picture), *_failures(picture), *_slow(picture), *_unknown(picture)]
     return found or _failed_run(picture)
 
 
-def _waiting(picture: RunPicture) -> list[Need]:
-    """A run that cannot go on without hosts that were lost."""
+def _waiting(picture: RunState) -> list[Alert]:
+    """Alert for a run that waits for lost hosts."""
     waiting = None if picture.is_stale else picture.waiting
     if waiting is None:
         return []
     what = translate(
         "Runs", "The run starts again as soon as it is back. After {time} it goes on with fewer replicas, or fails."
     ).format(time=clock(waiting.until, exact=True))
-    return [Need("waiting", translate("Runs", "Waiting for {hosts}").format(hosts=waiting.hosts), what)]
+    return [Alert("waiting", translate("Runs", "Waiting for {hosts}").format(hosts=waiting.hosts), what)]
 
 
-def _failed_run(picture: RunPicture) -> list[Need]:
-    """A run that failed without a replica that did: its keeper died, or it never started."""
+def _failed_run(picture: RunState) -> list[Alert]:
+    """Alert for a run that failed without a failed replica: its keeper died, or it never started."""
     if not picture.is_over or picture.state != "failed":
         return []
-    why = picture.reason or translate("Runs", "Nobody said why.")
-    return [Need("failed", translate("Runs", "The run failed"), why, picture.chief or "")]
+    why = picture.reason or translate("Runs", "No reason is known.")
+    return [Alert("failed", translate("Runs", "The run failed"), why, picture.chief or "")]
 
 
-def _failures(picture: RunPicture) -> list[Need]:
-    # A host that is waited for has a card of its own.
+def _failures(picture: RunState) -> list[Alert]:
+    # Awaited hosts have a card of their own.
     waits = picture.waiting is not None
     failed = [track for track in picture.failures() if not (waits and track.state == "lost")]
     needs = []
@@ -72,20 +72,20 @@ def _failures(picture: RunPicture) -> list[Need]:
             else translate("Runs", "on {host}").format(host=track.host)
         )
         mark = "unknown" if track.state == "lost" else "failed"
-        needs.append(Need(mark, title.format(replica=track.name), f"{what}\n{at}".strip(), track.name))
+        needs.append(Alert(mark, title.format(replica=track.name), f"{what}\n{at}".strip(), track.name))
     if len(failed) > MOST_EACH:
         more = translate("Runs", "{count} more replicas failed").format(count=len(failed) - MOST_EACH)
-        needs.append(Need("failed", more, translate("Runs", "The table lists them."), failed[MOST_EACH].name))
+        needs.append(Alert("failed", more, translate("Runs", "The table lists them."), failed[MOST_EACH].name))
     return needs
 
 
-def _slow(picture: RunPicture) -> list[Need]:
+def _slow(picture: RunState) -> list[Alert]:
     if picture.is_over:
         return []
     heard = {name: factor for name, factor in picture.slow.items() if picture.stale_since(picture.tracks[name]) is None}
     worst = sorted(heard.items(), key=lambda item: -item[1])
     return [
-        Need(
+        Alert(
             "warning",
             translate("Runs", "{replica} is slow").format(replica=name),
             translate("Runs", "It computes {factor} times as long as the median; the others wait for it.").format(
@@ -97,7 +97,7 @@ def _slow(picture: RunPicture) -> list[Need]:
     ]
 
 
-def _unknown(picture: RunPicture) -> list[Need]:
+def _unknown(picture: RunState) -> list[Alert]:
     if picture.is_over or not picture.is_followed:
         return []
     needs = []
@@ -111,18 +111,18 @@ def _unknown(picture: RunPicture) -> list[Need]:
         if since is None:
             when = translate("Runs", "No answer.")
         rest = translate("Runs", "What runs there goes on; it is tried again.")
-        needs.append(Need("unknown", title, f"{what} {when} {rest}"))
+        needs.append(Alert("unknown", title, f"{what} {when} {rest}"))
     return needs
 
 
-class NeedsYou(QWidget):
-    """The cards; a click on one opens the log of its replica."""
+class AlertsPanel(QWidget):
+    """The cards; a click opens the log of the replica."""
 
     opened = Signal(str)
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
-        self._needs: list[Need] = []
+        self._needs: list[Alert] = []
         self._count = label(ink="2")
         head = QHBoxLayout()
         head.addWidget(label(self.tr("Needs you"), role="title"))
@@ -138,17 +138,17 @@ class NeedsYou(QWidget):
         self.hide()
 
     @property
-    def needs(self) -> list[Need]:
+    def needs(self) -> list[Alert]:
         return list(self._needs)
 
-    def show_needs(self, needs: list[Need], *, is_known: bool = False) -> None:
-        """What is new among them is told to who listens, unless `is_known`: another run is looked at."""
+    def show_needs(self, needs: list[Alert], *, is_known: bool = False) -> None:
+        """Shows alerts and announces new ones, unless `is_known`, as for another run."""
         if needs == self._needs:
             return
         before = {need.title for need in self._needs}
         fresh = next((need for need in needs if need.title not in before), None)
         self._needs = needs
-        drop_all(self._cards)
+        clear_layout(self._cards)
         for need in needs:
             card = _NeedCard(need)
             card.opened.connect(self.opened)
@@ -160,11 +160,11 @@ class NeedsYou(QWidget):
 
 
 class _NeedCard(Card):
-    """One of them."""
+    """One card."""
 
     opened = Signal(str)
 
-    def __init__(self, need: Need):
+    def __init__(self, need: Alert):
         super().__init__()
         self._replica = need.replica
         self.setAccessibleName(f"{need.title}. {need.detail}")

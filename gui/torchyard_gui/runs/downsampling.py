@@ -1,4 +1,4 @@
-"""No more points than can be seen: the least and the most of each stretch of time, so that no peak is lost."""
+"""Downsampling to the visible resolution, keeping minimum and maximum of each interval."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Values = NDArray[np.float32]
 
 
 def extremes(times: Times, values: Values, begin: float, end: float, most: int) -> tuple[Times, Values]:
-    """What lies between `begin` and `end`, and a point on either side, in `most` points about.
+    """Returns about `most` points between `begin` and `end`, and one beyond each end.
 
-    Stretches begin at round times, whatever is asked for: a curve that grows does not tremble.
+    Intervals start at fixed times, so that a growing curve does not flicker.
     """
     first = max(0, int(np.searchsorted(times, begin)) - 1)
     last = min(len(times), int(np.searchsorted(times, end, side="right")) + 1)
@@ -27,7 +27,7 @@ def extremes(times: Times, values: Values, begin: float, end: float, most: int) 
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
     thin_times = np.repeat(times[starts], 2)
     thin_times[1::2] += stretch / 2
-    # The newest is never drawn later than it was measured.
+    # Never draw the newest point later than measured.
     np.minimum(thin_times, times[-1], out=thin_times)
     thin_values = np.empty(2 * len(starts), values.dtype)
     thin_values[::2], thin_values[1::2] = low, high
@@ -35,7 +35,7 @@ def extremes(times: Times, values: Values, begin: float, end: float, most: int) 
 
 
 def bounds(pieces: list[Values]) -> tuple[float, float] | None:
-    """The least and the most of all of them; None where nothing is known."""
+    """Returns minimum and maximum of all pieces, or None without data."""
     known = [piece for piece in pieces if len(piece) and not np.isnan(piece).all()]
     if not known:
         return None
@@ -43,11 +43,11 @@ def bounds(pieces: list[Values]) -> tuple[float, float] | None:
 
 
 CALM = 0.4
-"""Of the value: the least range that is drawn. A tremble of some percent is no storm."""
+"""Smallest range relative to the value, so that noise of a few percent does not fill the plot."""
 
 
 def calmed(low: float, high: float) -> tuple[float, float]:
-    """A range about the same values that is wide enough for a tremble to look like one."""
+    """Widens a range to at least CALM of its values."""
     least = CALM * max(abs(low), abs(high))
     if high - low >= least:
         return low, high

@@ -1,4 +1,4 @@
-"""States, durations, amounts and moments in words."""
+"""Texts for states, durations, amounts and timeline events."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import datetime
 from PySide6.QtCore import QCoreApplication
 
 from torchyard_core import formatting
-from torchyard_gui.bridge.run_state import RunPicture
-from torchyard_gui.bridge.run_state_types import Moment
+from torchyard_gui.bridge.run_state import RunState
+from torchyard_gui.bridge.run_state_types import TimelineEvent
 from torchyard_gui.canvas import labels
 
 translate = QCoreApplication.translate
 
 
 def state_word(state: str) -> str:
-    """A run's or replica's state."""
+    """Returns the state of a run or replica in words."""
     return {
         "draft": translate("Runs", "not started"),
         "checking": translate("Runs", "checking"),
@@ -29,26 +29,26 @@ MARKS = {"draft": "planned", "pending": "waiting", "sending": "starting", "lost"
 
 
 def mark_of(state: str) -> str:
-    """The state's mark by the names of `paint_state`."""
+    """Returns the state's mark in `paint_state`."""
     return MARKS.get(state, state or "unknown")
 
 
 def clock(seconds: float | None, *, exact: bool = False) -> str:
-    """A time of day here: 14:21, or 14:21:07."""
+    """Returns a local time: 14:21, or 14:21:07."""
     if seconds is None:
         return "–"
     return formatting.clock(seconds, exact=exact)
 
 
 def moment_in_full(seconds: float | None) -> str:
-    """Date, time and zone, for tool tips."""
+    """Returns date, time and zone, for tool tips."""
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def day_or_clock(seconds: float | None, now: float) -> str:
-    """14:21 today, else 3 Mar."""
+    """Returns 14:21 today, else 3 Mar."""
     if seconds is None:
         return ""
     then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
@@ -58,7 +58,7 @@ def day_or_clock(seconds: float | None, now: float) -> str:
 
 
 def ended_at(seconds: float | None, now: float) -> str:
-    """ended 14:21, ended 20 Nov 14:21; of a run whose end nobody noted only that it is over."""
+    """Returns `ended 14:21` or `ended 20 Nov 14:21`, without a time if it is unknown."""
     if seconds is None:
         return translate("Runs", "ended")
     day, time = day_or_clock(seconds, now), clock(seconds)
@@ -66,7 +66,7 @@ def ended_at(seconds: float | None, now: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """3 h 12 min, 4 min 5 s, 42 min, 12 s."""
+    """Returns `3 h 12 min`, `4 min 5 s`, `42 min` or `12 s`."""
     whole = int(seconds)
     if whole < 60:
         return translate("Runs", "{seconds} s").format(seconds=whole)
@@ -84,14 +84,14 @@ def memory(megabytes: float | None) -> str:
 
 
 def rate(samples: float | None) -> str:
-    """1,184, or 3.2 where there are few."""
+    """Formats samples per second: 1,184, or 3.2 for small values."""
     if samples is None:
         return "–"
     return f"{samples:,.0f}" if abs(samples) >= 100 else f"{samples:,.1f}"
 
 
 def restarts(count: int) -> str:
-    """1 restart, 3 restarts; "" for none."""
+    """Returns `1 restart`, `3 restarts` or ""."""
     if count < 2:
         return translate("Runs", "1 restart") if count else ""
     return translate("Runs", "{count} restarts").format(count=count)
@@ -107,8 +107,8 @@ def percent(value: float | None) -> str:
     return "–" if value is None else formatting.percent(value)
 
 
-def restarting_sentence(picture: RunPicture) -> str:
-    """Why a run restarts, and what it waits for."""
+def restarting_sentence(picture: RunState) -> str:
+    """Returns why a run restarts, and which hosts it waits for."""
     waiting = picture.waiting
     cause = waiting.cause if waiting is not None else picture.reason
     text = translate("Runs", "The run restarts: {cause}.") if cause else translate("Runs", "The run restarts.")
@@ -119,8 +119,8 @@ def restarting_sentence(picture: RunPicture) -> str:
     return f"{text} {waits.format(hosts=waiting.hosts, time=clock(waiting.until, exact=True))}"
 
 
-def moment_in_words(moment: Moment) -> str:
-    """A line of the timeline."""
+def moment_in_words(moment: TimelineEvent) -> str:
+    """Returns the text of a timeline event."""
     values = {
         "replica": moment.replica,
         "host": moment.host,
@@ -158,8 +158,8 @@ def moment_in_words(moment: Moment) -> str:
     return text.format(**values)
 
 
-def moment_mark(moment: Moment) -> str:
-    """The mark beside a line of the timeline."""
+def moment_mark(moment: TimelineEvent) -> str:
+    """Returns the mark of a timeline event."""
     if moment.kind == "run":
         return mark_of(moment.state)
     return {

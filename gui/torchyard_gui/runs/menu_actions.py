@@ -1,4 +1,4 @@
-"""What can be done on the Runs page."""
+"""The actions of the Runs page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MENU = "menu"
 
 
 class RunsActions(QObject):
-    """The actions. The page connects and enables them."""
+    """QActions. The page connects and enables them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
@@ -21,13 +21,13 @@ class RunsActions(QObject):
             tr("Restart"), "refresh", "Ctrl+Shift+R", "run", tr("Launch this run again from its newest checkpoint")
         )
         self.fetch = self._make(
-            tr("Fetch …"), "download", "Ctrl+Shift+F", "run", tr("Bring the outputs and logs of this run home")
+            tr("Fetch …"), "download", "Ctrl+Shift+F", "run", tr("Download the outputs and logs of this run")
         )
         self.copy = self._make(
-            tr("Edit a copy"), "duplicate", "Ctrl+Shift+E", "run", tr("Open what this run ran as a new topology")
+            tr("Edit a copy"), "duplicate", "Ctrl+Shift+E", "run", tr("Open the topology of this run as a new one")
         )
         self.booking = self._make(
-            tr("Booking"), "calendar", "Ctrl+Shift+B", "view", tr("Go to the booking that this run stands on")
+            tr("Booking"), "calendar", "Ctrl+Shift+B", "view", tr("Go to the booking of this run")
         )
         self.refresh = self._make(
             tr("Refresh the runs"), "refresh", "F5", "view", tr("Ask all hosts for the runs that they know of")
@@ -40,7 +40,7 @@ class RunsActions(QObject):
 
     @property
     def all(self) -> list[QAction]:
-        """In the order of the menus."""
+        """Returns the actions in menu order."""
         return [
             self.stop,
             self.restart,

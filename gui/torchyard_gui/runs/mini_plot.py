@@ -1,4 +1,4 @@
-"""A small plot for the side: a name, the newest value, and the last minutes as a line. Painted, not a plot widget."""
+"""A small plot: name, latest value, and the last minutes as a line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ HEAD, LINE, SENTENCE = 24, 44, 22
 
 
 class MiniPlot(QWidget):
-    """`set_values` with what is to be seen; as many points as there are pixels at most are drawn.
-
-    Where there is no line to draw a sentence says so, in less room.
-    """
+    """Painted directly, with at most one point per pixel. Without a line, it shows a sentence in less space."""
 
     def __init__(self, name: str, token: str, parent: QWidget | None = None):
         super().__init__(parent)
@@ -32,7 +29,7 @@ class MiniPlot(QWidget):
         self._sentence = ""
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme().changed.connect(self.update)
-        self._tell()
+        self._announce()
 
     def set_values(
         self,
@@ -44,26 +41,31 @@ class MiniPlot(QWidget):
         calm: bool = False,
         sentence: str = "",
     ) -> None:
-        """`value` is the newest one, in words; `note` stands behind the name, `sentence` where a line cannot be drawn.
+        """Sets the data.
 
-        `fixed` is the range, else the data's; `calm` keeps a tremble of some percent from filling it.
+        Args:
+            value: The latest value as text.
+            note: Text after the name.
+            fixed: Range of the axis; by default that of the data.
+            calm: Keeps noise of a few percent from filling the range.
+            sentence: Text if there is no line to draw.
         """
         had_line = self.has_line
         self._values, self._value, self._note, self._range, self._calm = values, value, note, fixed, calm
         self._sentence = sentence
         if self.has_line != had_line:
             self.updateGeometry()
-        self._tell()
+        self._announce()
         self.update()
 
     @property
     def has_line(self) -> bool:
-        """Whether there are points enough to draw one."""
+        """Whether there are enough points for a line."""
         return int(np.isfinite(self._values).sum()) > 1
 
     @property
     def sentence(self) -> str:
-        """What it says in place of a line; empty where there is one."""
+        """The text in place of a line, or ""."""
         return "" if self.has_line else self._sentence
 
     def sizeHint(self) -> QSize:
@@ -98,7 +100,7 @@ class MiniPlot(QWidget):
     def _pieces(self, rect: QRectF) -> list[QPolygonF]:
         values = _thinned(self._values, max(2, int(rect.width())))
         known = np.isfinite(values)
-        if known.sum() < 2:  # thinned to nothing: points with gaps between all of them
+        if known.sum() < 2:  # downsampled to single points between gaps
             return []
         low, high = self._range or (float(values[known].min()), float(values[known].max()))
         if self._calm:
@@ -120,14 +122,14 @@ class MiniPlot(QWidget):
             pieces.append(QPolygonF(points))
         return pieces
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         self.setAccessibleName(f"{self._name}{self._note}: {self._value}")
         self.setAccessibleDescription(self.sentence)
         self.setToolTip(self.sentence)
 
 
 def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """At most `count` of them, each the mean of its share."""
+    """Returns at most `count` values, each the mean of an interval."""
     if len(values) <= count:
         return values
     share = -(-len(values) // count)

@@ -1,4 +1,4 @@
-"""The Runs page: the list at the left, the run that is chosen in it beside."""
+"""The Runs page: the list of runs, and the selected run."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from torchyard_core.formatting import size
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_state_types import Changes
+from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.bridge.runs_model import RunsModel
 from torchyard_gui.runs.labels import duration
 from torchyard_gui.runs.menu_actions import RunsActions
-from torchyard_gui.runs.restart import Restarting
+from torchyard_gui.runs.restart import RestartFlow
 from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
 from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.advice import as_sentence
-from torchyard_gui.widgets.empty_state import NothingFound
+from torchyard_gui.widgets.empty_state import EmptyListMessage
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000
 
 
 class RunsPage(QWidget):
-    """Lists the runs and shows one. Hosts are asked for their runs when the page is shown."""
+    """Lists runs and shows one. Hosts are asked for their runs when the page is shown."""
 
     edit_copy = Signal(str)
-    """The text of a topology, as it was run."""
+    """The text of a run's topology."""
     booking_wanted = Signal(str)
-    """The ID of the booking that the run stands on."""
+    """The ID of the run's booking."""
     launch_wanted = Signal()
-    """Somebody wants to start a first run."""
+    """The user wants to launch a first run."""
     status_changed = Signal()
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
@@ -53,14 +53,14 @@ class RunsPage(QWidget):
         self.fetching: Job | None = None
         self._stop_dialog: StopDialog | None = None
         self._wanted = ""
-        """A run that is to be shown as soon as it is known."""
+        """The ID of a run to show as soon as it is known."""
 
         self.list_model = RunListModel(self)
         self.list = run_list_view(self.list_model)
         self.list.setAccessibleName(self.tr("Runs"))
         self.search = SearchField(self.tr("Find run …"))
         self.search.textChanged.connect(self._filter)
-        self._nothing = NothingFound(self.list, lambda: self._said_of_none(self.search.text()))
+        self._nothing = EmptyListMessage(self.list, lambda: self._empty_text(self.search.text()))
         self.search.textChanged.connect(self._nothing.look)
         left = QWidget()
         left.setMinimumWidth(180)
@@ -77,7 +77,7 @@ class RunsPage(QWidget):
         acts = self.actions_
         self.bar = RunBar(acts.stop, acts.restart, acts.fetch, acts.copy, acts.booking)
         self.run_view = RunView(model)
-        self.restarting = Restarting(model.fleet_model, self.run_view.work, self)
+        self.restarting = RestartFlow(model.fleet_model, self.run_view.work, self)
         self.restarting.run_started.connect(self.show_run)
         topology = QAction(self.tr("Go to the topology"), self)
         topology.setToolTip(self.tr("Draw a cluster and press Launch there"))
@@ -122,13 +122,13 @@ class RunsPage(QWidget):
         self._runs_changed()
         self._enable()
 
-    # What the window asks
+    # Called by the window
 
     def page_actions(self) -> list[QAction]:
         return self.actions_.all
 
     def panes(self) -> list[QWidget]:
-        """For F6."""
+        """Returns the panes for F6."""
         return [self._left, self.run_view.stack, self.run_view.side, self.run_view.log]
 
     def status_texts(self) -> list[str | tuple[str, str]]:
@@ -139,16 +139,16 @@ class RunsPage(QWidget):
             texts.append(("running", count))
         return texts
 
-    # What others ask
+    # Commands
 
     def show_run(self, run_id: str) -> None:
-        """Chooses a run; one that was just launched is found in this computer's history."""
+        """Selects a run; one just launched is in this computer's history."""
         self.search.clear()
         self._wanted = run_id
         self.model.read_history()
 
     def ask_to_stop(self) -> None:
-        """Asks, and stops."""
+        """Asks how to stop the run, then stops it."""
         feed = self.feed
         if feed is None or feed.picture.is_over or self._stop_dialog is not None:
             return
@@ -163,13 +163,13 @@ class RunsPage(QWidget):
         dialog.open()
 
     def restart(self) -> None:
-        """Launches the run that is shown again, from its newest checkpoint, and shows the new one."""
+        """Restarts the selected run from its latest checkpoint and shows the new run."""
         if self.feed is not None and self.feed.picture.is_over:
             picture = self.feed.picture
             self.restarting.launch(self.feed.run, picture.topology_text, picture.topology_file)
 
     def ask_to_fetch(self) -> None:
-        """Asks where to, and fetches."""
+        """Asks for a folder, then downloads the run's files."""
         if self.feed is None:
             return
         dialog = QFileDialog(self, self.tr("Fetch into the folder"), str(Path.home()))
@@ -180,7 +180,7 @@ class RunsPage(QWidget):
         dialog.open()
 
     def fetch(self, run: KnownRun, target: Path) -> None:
-        """Brings a run's files home, with progress on the page."""
+        """Downloads a run's files, with progress on the page."""
         if self.fetching is not None and not self.fetching.is_finished:
             return
         notice = self.run_view.work
@@ -198,10 +198,11 @@ class RunsPage(QWidget):
             if problems:
                 notice.show_notice("fail", " ".join(problem.sentence() for problem in problems))
             elif written:
-                text = self.tr("{count} files fetched to {folder}").format(count=len(written), folder=target)
-                notice.show_notice("info", text)
+                count = len(written)
+                one, many = self.tr("1 file fetched to {folder}"), self.tr("{count} files fetched to {folder}")
+                notice.show_notice("info", (one if count == 1 else many).format(count=count, folder=target))
             else:
-                notice.show_notice("info", self.tr("The run has no files to bring home"))
+                notice.show_notice("info", self.tr("The run has no files to fetch"))
 
         def failed(error: TorchyardError) -> None:
             notice.show_notice("fail", as_sentence(error.message, error.hint))
@@ -209,26 +210,26 @@ class RunsPage(QWidget):
         self.fetching = self.model.fetch(run, target, progress, ended, failed, owner=self)
 
     def show_booking(self) -> None:
-        """Goes to the booking that the run stands on."""
+        """Shows the run's booking."""
         if self._booking:
             self.booking_wanted.emit(self._booking)
 
     @property
     def _booking(self) -> str:
-        """The booking that the run stands on, as its hosts or this computer's history have it now; "" for none."""
+        """Returns the ID of the run's booking according to its hosts or this computer's history, or ""."""
         if self.feed is None:
             return ""
         known = self.model.run(self.feed.run.run_id)
         return known.booking if known is not None else self.feed.run.booking
 
     def close_feeds(self) -> None:
-        """Follows and reads nothing any more."""
+        """Closes all feeds and logs."""
         self.restarting.close_launch()
         self.run_view.log.close_log()
         self._bar_timer.stop()
         self._refresh_timer.stop()
 
-    # Inside
+    # Helpers
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -250,7 +251,7 @@ class RunsPage(QWidget):
         timer.timeout.connect(slot)
         return timer
 
-    def _said_of_none(self, letters: str) -> str:
+    def _empty_text(self, letters: str) -> str:
         return self.tr("No run matches “{letters}”.").format(letters=letters.strip()) if letters.strip() else ""
 
     def _filter(self, text: str) -> None:
@@ -297,7 +298,7 @@ class RunsPage(QWidget):
         self.bar.set_feed(self.feed)
         self._enable()
 
-    def _changed(self, changes: Changes) -> None:
+    def _changed(self, changes: RunChanges) -> None:
         if changes.run or changes.shown:
             self.bar.refresh()
             self._enable()

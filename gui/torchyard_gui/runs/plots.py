@@ -1,4 +1,4 @@
-"""Plots of chosen replicas over time, a curve a replica: how training goes, or what its steps are made of."""
+"""Plots of the selected replicas over time: training metrics, or the parts of steps."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from PySide6.QtWidgets import QComboBox, QGridLayout, QHBoxLayout, QVBoxLayout, 
 
 from torchyard_core.replica_metrics import OWN
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_state_types import Track
+from torchyard_gui.bridge.run_state_types import ReplicaStatus
 from torchyard_gui.bridge.step_breakdown import name_of
 from torchyard_gui.runs.downsampling import Values, bounds, calmed, extremes
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import EmptyState, Segmented, drop_all, label
+from torchyard_gui.widgets import EmptyState, Segmented, clear_layout, label
 
 STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
 OWN_PLOT = "own"
-"""Of what scripts report by names of their own: one at a time."""
+"""Metrics with names chosen by the script, plotted one at a time."""
 CHOICES = {"progress": ("throughput", "loss", "use", "memory"), "step": STEP_PLOTS, "own": (OWN_PLOT,)}
-"""The plots that are seen together, in one time axis."""
+"""Plots shown together on one time axis."""
 MOST = 16
-"""Curves; more cannot be told apart."""
+"""Most curves; more are indistinguishable."""
 KEYS_ACROSS = 6
 LEAST_SPAN_S = 60.0
-"""A run that has just begun is not drawn over a few seconds."""
+"""Shortest time span, so that a new run is not stretched."""
 ZOOM = 1.5
 PAN = 0.2
 AFTER_ZOOM_MS = 30
-"""Points are found anew once a zoom has come to rest for so long."""
+"""Delay after a zoom before points are downsampled again."""
 
 
 class Plots(QWidget):
-    """Four plots at a time, or one, over one time axis: the wheel, + and - zoom it, dragging and arrows move it, 0
-    shows all.
+    """Up to four plots over one time axis: the wheel, + and - zoom, drags and arrows move, 0 shows all.
 
-    Ranges are set here, in steps, and points thinned to what can be seen: with what pyqtgraph would do by itself, 16
-    curves of an hour cost twice as much.
+    Ranges are set in steps, and points are downsampled to the visible resolution; pyqtgraph's own means cost twice as
+    much
+    for 16 curves of an hour.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -48,7 +48,7 @@ class Plots(QWidget):
         self._names: list[str] = []
         self._is_old = False
         self._shows_all = True
-        """Whether the time axis is the run's, rather than what somebody zoomed to."""
+        """Whether the time axis covers the whole run, not a zoomed part."""
         self._settle = QTimer(self)
         self._settle.setSingleShot(True)
         self._settle.setInterval(AFTER_ZOOM_MS)
@@ -85,10 +85,10 @@ class Plots(QWidget):
         self.reported.currentTextChanged.connect(self._show_metric)
         self._curves: dict[str, list[pg.PlotCurveItem]] = {kind: [] for kind in self._plots}
         self._drawn: list[tuple[float | None, int]] = []
-        """Of each replica, the newest sample that its curves show."""
+        """By replica: time and number of the samples drawn."""
         for kind, plot in self._plots.items():
             view = plot.getPlotItem().getViewBox()
-            # Within what is seen at a time: pyqtgraph aligns linked plots by where they lie on the screen.
+            # Linked inside the axis, because pyqtgraph aligns linked plots by screen position.
             first = next(kinds[0] for kinds in CHOICES.values() if kind in kinds)
             if kind != first:
                 view.setXLink(self._plots[first].getPlotItem().getViewBox())
@@ -140,7 +140,7 @@ class Plots(QWidget):
         plot.setAccessibleName(title)
 
     def _offer_metrics(self) -> None:
-        """Names that the chosen replicas report; the chosen one stays."""
+        """Offers the metrics of the selected replicas; keeps the current choice."""
         tracks = self._feed.picture.tracks if self._feed else {}
         found = sorted({own for name in self._names if name in tracks for own in tracks[name].ring.own})
         if found == [self.reported.itemText(row) for row in range(self.reported.count())]:
@@ -157,21 +157,21 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """Kinds of the plots that are seen."""
+        """Kinds of the visible plots."""
         return list(CHOICES[self.choice.value])
 
     @property
     def names(self) -> list[str]:
-        """The replicas that are plotted."""
+        """The plotted replicas."""
         return list(self._names)
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Another run."""
+        """Shows another run."""
         self._feed = feed
         self.set_names([])
 
     def set_names(self, names: Sequence[str]) -> None:
-        """Plots these replicas; the first 16 of them."""
+        """Plots these replicas, at most 16."""
         self._names = list(names)[:MOST]
         left_out = len(names) - len(self._names)
         self._remark.setText(
@@ -182,7 +182,7 @@ class Plots(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes in the newest samples; later, where nobody sees it."""
+        """Adds new samples; postponed while hidden."""
         if not self.isVisible():
             self._is_old = True
             return
@@ -193,14 +193,14 @@ class Plots(QWidget):
             self._draw()
 
     def show_all(self) -> None:
-        """All that is known, after somebody zoomed."""
+        """Resets the zoom."""
         self._shows_all = True
         self._drawn.clear()
         self._draw()
 
     @property
     def time_range(self) -> tuple[float, float]:
-        """What of time can be seen, seconds since 1970."""
+        """Returns the visible time range in seconds since 1970."""
         low, high = self._time_view.viewRange()[0]
         return low, high
 
@@ -210,7 +210,7 @@ class Plots(QWidget):
             self.refresh()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """The keys of a plot that has the keyboard; what it would make of them itself is not ours."""
+        """Handles keys before pyqtgraph does."""
         if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent):
             return super().eventFilter(watched, event)
         low, high = self.time_range
@@ -239,7 +239,7 @@ class Plots(QWidget):
         self._settle.stop()
 
     def curve(self, kind: str, name: str) -> pg.PlotCurveItem:
-        """The curve of a replica in one of the plots of CHOICES."""
+        """Returns a replica's curve in a plot of CHOICES."""
         return self._curves[kind][self._names.index(name)]
 
     @property
@@ -269,7 +269,7 @@ class Plots(QWidget):
         return plot
 
     def _say_nothing(self) -> None:
-        """Where there is no curve to be seen, why."""
+        """Shows why there is no curve."""
         tracks = self._feed.picture.tracks if self._feed else {}
         has_curves = any(len(tracks[name].ring) > 1 for name in self._names if name in tracks)
         if not has_curves:
@@ -320,8 +320,8 @@ class Plots(QWidget):
                 seen.append(curve.yData)
             self._fit_values(kind, seen, any(track.gpus for track in tracks if track))
 
-    def _fit_time(self, tracks: list[Track]) -> None:
-        """All of it, up to a round time: an axis that moved every second would be drawn every second."""
+    def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
+        """Fits the time axis to a round end, because a change every second would redraw everything every second."""
         if not tracks:
             return
         low = min(float(track.ring.times()[0]) for track in tracks)
@@ -335,18 +335,18 @@ class Plots(QWidget):
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
-        if kind == "use" and has_gpus:  # that of CPUs may be of many
+        if kind == "use" and has_gpus:  # the load of CPUs may exceed 100 %
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return
         elif kind in ("loss", OWN_PLOT):
             wanted = calmed(*found)
         else:
-            wanted = (min(0.0, found[0]), found[1])  # amounts: half as high is half as much
+            wanted = (min(0.0, found[0]), found[1])  # amounts start at zero, to be comparable
         low, high = wanted
         low_now, high_now = view.viewRange()[1]
         room = (high - low) or abs(high) or 1.0
-        # As long as it fits and is not lost in it, the range stays.
+        # Keep the range while the data fits and fills enough of it.
         if low_now <= low and high <= high_now and high_now - low_now < 1.4 * room:
             return
         view.setYRange(low - 0.06 * room if kind in ("loss", OWN_PLOT) else low, high + 0.06 * room, padding=0)
@@ -360,7 +360,7 @@ class Plots(QWidget):
             self._curves[kind] = [pg.PlotCurveItem(pen=curve_pen(number)) for number in range(len(self._names))]
             for curve in self._curves[kind]:
                 item.addItem(curve, ignoreBounds=True)
-        drop_all(self._legend)
+        clear_layout(self._legend)
         for number, name in enumerate(self._names):
             self._legend.addWidget(PlotKey(name, number), number // KEYS_ACROSS, number % KEYS_ACROSS)
 
@@ -380,7 +380,7 @@ class Plots(QWidget):
                 curve.setPen(curve_pen(number))
 
 
-def _values(kind: str, track: Track) -> Values:
+def _values(kind: str, track: ReplicaStatus) -> Values:
     ring = track.ring
     if kind == "use":
         return ring.values("gpu" if track.gpus else "cpu")
@@ -390,11 +390,11 @@ def _values(kind: str, track: Track) -> Values:
 
 
 COLOURS = ("worker", "chief", "reducer", "evaluator", "wait", "accent", "run", "text2")
-"""Of the curves in turn; the second eight are dashed."""
+"""Colours of the curves in turn; the second eight are dashed."""
 
 
 def curve_pen(number: int) -> QPen:
-    """Of width 1: a wider one costs seconds a frame."""
+    """Returns a pen of width 1; wider ones cost seconds per frame."""
     pen = QPen(theme().pen(COLOURS[number % len(COLOURS)]))
     pen.setCosmetic(True)
     if number >= len(COLOURS):
@@ -403,7 +403,7 @@ def curve_pen(number: int) -> QPen:
 
 
 class PlotKey(QWidget):
-    """A curve's line and name."""
+    """Legend entry: a curve's line and name."""
 
     def __init__(self, name: str, number: int):
         super().__init__()

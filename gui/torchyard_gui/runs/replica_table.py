@@ -1,4 +1,4 @@
-"""The table of a run's replicas: sortable, with a sparkline each, and the columns that there is room for."""
+"""The table of a run's replicas: sortable, with sparklines, and columns by available width."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from torchyard_gui.bridge.run_state_types import Track
+from torchyard_gui.bridge.run_state_types import ReplicaStatus
 from torchyard_gui.runs.replica_table_model import (
     GPUS,
     HOST,
@@ -38,11 +38,11 @@ from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme
 
 SORT_EVERY_MS = 3000
-"""Rows that changed places every second could not be read."""
+"""Interval of sorting; rows that move every second are unreadable."""
 
 
 class ReplicaTable(QTableView):
-    """The table with its order; `chosen_changed` carries the names of the selected rows."""
+    """Emits `chosen_changed` with the names of the selected rows."""
 
     chosen_changed = Signal(list)
     opened = Signal(str)
@@ -59,7 +59,7 @@ class ReplicaTable(QTableView):
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)  # Tab goes on to what is beside it; arrows move in the table
+        self.setTabKeyNavigation(False)  # Tab leaves the table; arrows move in it
         self.setShowGrid(False)
         self.setWordWrap(False)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -88,8 +88,8 @@ class ReplicaTable(QTableView):
         self._fit_columns()
 
     def _fit_columns(self) -> None:
-        """The columns that there is something to say in and room for; their widths are as somebody drew them."""
-        fitting = fitting_columns(self.viewport().width(), self.replicas.told())
+        """Shows the columns with values that fit; keeps widths set by the user."""
+        fitting = fitting_columns(self.viewport().width(), self.replicas.reported())
         if fitting == self._shown:
             return
         self._shown = fitting
@@ -99,7 +99,7 @@ class ReplicaTable(QTableView):
                 self.setColumnWidth(column, fitting[column])
 
     def choose(self, names: Iterable[str]) -> None:
-        """Selects these rows, without telling."""
+        """Selects rows without a signal."""
         self._choosing = True
         selection = self.selectionModel()
         selection.clearSelection()
@@ -140,13 +140,13 @@ SPARK_POINTS = 90
 
 
 class ReplicaDelegate(QStyledItemDelegate):
-    """Draws a row: badge and name, mark and state, numbers at the right, and the past as a line."""
+    """Paints a row: badge and name, mark and state, numbers, and a sparkline."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         look = theme()
         rect: QRect = option.rect
         state: QStyle.StateFlag = option.state
-        track: Track = index.data(TRACK)
+        track: ReplicaStatus = index.data(TRACK)
         column = index.column()
         painter.save()
         if state & QStyle.StateFlag.State_Selected:
@@ -171,7 +171,7 @@ class ReplicaDelegate(QStyledItemDelegate):
             _text(painter, inner, str(index.data()), side)
         painter.restore()
 
-    def _past(self, painter: QPainter, rect: QRect, track: Track) -> None:
+    def _past(self, painter: QPainter, rect: QRect, track: ReplicaStatus) -> None:
         values = track.ring.tail("gpu" if track.gpus else "cpu", SPARK_POINTS)
         if len(values) < 2:
             return
@@ -190,7 +190,7 @@ def _text(painter: QPainter, rect: QRect, text: str, side: Qt.AlignmentFlag) -> 
 
 
 def _pieces(xs: Any, ys: Any) -> list[QPolygonF]:
-    """Lines between gaps."""
+    """Returns the lines between gaps."""
     pieces: list[QPolygonF] = []
     points: list[QPointF] = []
     for x, y in zip(xs.tolist(), ys.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""The rows of the table of replicas: a run's replicas as a model, and the order in which they are shown."""
+"""Table model of a run's replicas, and their sort order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PySide6.QtCore import (
 )
 
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_state_types import Changes, Track, short_cause
+from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges, short_cause
 from torchyard_gui.bridge.step_breakdown import name_of, sentence_of, written
 from torchyard_gui.runs.labels import clock, loss, mark_of, memory, percent, rate, restarts, state_word
 
@@ -30,15 +30,15 @@ WIDTHS = {
     STALE: 82, DROPPED: 76, SKIPPED: 74, VERSION: 72, CLIENTS: 74, TRAFFIC: 86, USE: 56, MEMORY: 74, PAST: 60,
 }  # fmt: skip
 NARROW = {NAME: 120, STATE: 132, HOST: 66, STEP: 56, LOSS: 62, RATE: 80}
-"""Where there is no room for all of them: what is longer is elided, and in the tool tip."""
-WHERE_TOLD = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
+"""Widths where not all columns fit; longer texts are elided and in the tool tip."""
+WHERE_REPORTED = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
 GIVE_WAY = (GPUS, MEMORY, SKIPPED, CLIENTS, VERSION, PAST, USE, COMPUTE, DROPPED, TRAFFIC, HOST, LOSS)
-"""The first to go where there is no room. The side panel tells of a chosen replica what the table leaves out."""
+"""Columns in the order in which they are hidden; the side panel shows their values for a selected replica."""
 
 
-def fitting_columns(room: int, told: Collection[int]) -> dict[int, int]:
-    """Columns with their widths in pixels. `told`: those of WHERE_TOLD that some replica has a value of."""
-    shown = {column: width for column, width in WIDTHS.items() if column not in WHERE_TOLD or column in told}
+def fitting_columns(room: int, reported: Collection[int]) -> dict[int, int]:
+    """Returns the columns with their widths. `reported`: columns of WHERE_REPORTED with a value."""
+    shown = {column: width for column, width in WIDTHS.items() if column not in WHERE_REPORTED or column in reported}
     if sum(shown.values()) <= room:
         return shown
     shown = {column: NARROW.get(column, width) for column, width in shown.items()}
@@ -63,35 +63,35 @@ STEP_PARTS = {
     CLIENTS: "clients",
     TRAFFIC: "bytes_s",
 }
-"""What a step was made of, and how servers do, by the reports' names."""
+"""Columns of step parts and server metrics, by the names of the reports."""
 FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput", **STEP_PARTS}
 
 
 class ReplicaTableModel(QAbstractTableModel):
-    """A row a replica, in the plan's order."""
+    """A row per replica, in the plan's order."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
         self.feed: RunFeed | None = None
-        self._tracks: list[Track] = []
+        self._tracks: list[ReplicaStatus] = []
         self._rows: dict[str, int] = {}
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Another run, or one that has more replicas now."""
+        """Shows another run, or the same with more replicas."""
         self.beginResetModel()
         self.feed = feed
         self._tracks = list(feed.picture.tracks.values()) if feed else []
         self._rows = {track.name: row for row, track in enumerate(self._tracks)}
         self.endResetModel()
 
-    def take(self, changes: Changes) -> None:
-        """What changed is drawn anew where it is seen."""
+    def take(self, changes: RunChanges) -> None:
+        """Updates changed rows."""
         if self.feed is None:
             return
         if len(self.feed.picture.tracks) != len(self._tracks):
             self.set_feed(self.feed)
         elif changes.replicas or changes.run:
-            # One signal for all: the view draws visible rows only, and sorts once.
+            # One signal for all, because the view repaints only visible rows and sorts once.
             rows = [self._rows[name] for name in changes.replicas if name in self._rows] or [0]
             if self._tracks:
                 self.dataChanged.emit(self.index(min(rows), 0), self.index(max(rows), PAST))
@@ -99,8 +99,8 @@ class ReplicaTableModel(QAbstractTableModel):
     def name_at(self, row: int) -> str:
         return self._tracks[row].name
 
-    def told(self) -> set[int]:
-        """Columns of STEP_PARTS in which a replica has a value."""
+    def reported(self) -> set[int]:
+        """Columns of STEP_PARTS with a value."""
         return {
             column
             for column, field in STEP_PARTS.items()
@@ -151,14 +151,14 @@ class ReplicaTableModel(QAbstractTableModel):
         if role == TRACK:
             return track
         if role == Qt.ItemDataRole.ToolTipRole and index.column() == STATE and self.feed is not None:
-            told = [self.state_of(track)[1], restarts(track.restarts), self.feed.picture.cause_of(track)]
-            return "\n".join(line for line in dict.fromkeys(told) if line)
+            reported = [self.state_of(track)[1], restarts(track.restarts), self.feed.picture.cause_of(track)]
+            return "\n".join(line for line in dict.fromkeys(reported) if line)
         if role == Qt.ItemDataRole.AccessibleTextRole and index.column() == PAST:
             return percent(_use(track))
         return None
 
-    def state_of(self, track: Track) -> tuple[str, str]:
-        """(the mark's name, the words)."""
+    def state_of(self, track: ReplicaStatus) -> tuple[str, str]:
+        """Returns the mark's name and the text of a state."""
         if self.feed is None:
             return "unknown", ""
         since = self.feed.picture.stale_since(track)
@@ -176,7 +176,7 @@ class ReplicaTableModel(QAbstractTableModel):
             state=word, restarts=again
         ) if again else word
 
-    def _text(self, track: Track, column: int) -> str:
+    def _text(self, track: ReplicaStatus, column: int) -> str:
         ring = track.ring
         if column == NAME:
             return track.name
@@ -201,7 +201,7 @@ class ReplicaTableModel(QAbstractTableModel):
             return "–" if track.is_over else memory(_memory(track))
         return ""
 
-    def _value(self, track: Track, column: int) -> Any:
+    def _value(self, track: ReplicaStatus, column: int) -> Any:
         if column == NAME:
             return f"{track.role} {track.index:06d}"
         if column == STATE:
@@ -218,7 +218,7 @@ class ReplicaTableModel(QAbstractTableModel):
 
 
 class ReplicaOrder(QSortFilterProxyModel):
-    """Sorts by values, not by their texts, and finds by name, host and state."""
+    """Sorts by value, and filters by name, host and state."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -239,9 +239,9 @@ class ReplicaOrder(QSortFilterProxyModel):
         return self._text in f"{track.name} {track.host} {track.state} {track.reason}".lower()
 
 
-def _use(track: Track) -> float | None:
+def _use(track: ReplicaStatus) -> float | None:
     return track.ring.last("gpu" if track.gpus else "cpu")
 
 
-def _memory(track: Track) -> float | None:
+def _memory(track: ReplicaStatus) -> float | None:
     return track.ring.last("gpu_memory_mb" if track.gpus else "memory_mb")

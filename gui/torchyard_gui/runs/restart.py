@@ -1,4 +1,4 @@
-"""A run that is launched again from its page: how far it is stands above the run, and what it asks is asked over it."""
+"""Restart of a run from its page: progress and questions above the run."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.restart_job import RestartJob
 from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.widgets.advice import as_sentence
-from torchyard_gui.widgets.dialogs import Question, yes_to
+from torchyard_gui.widgets.dialogs import ConfirmationDialog, yes_to
 
 
-class Restarting(QObject):
-    """One at a time. `cancel` takes it back at any moment until the new run is on its way."""
+class RestartFlow(QObject):
+    """One restart at a time; `cancel` reverts it until the new run has started."""
 
     run_started = Signal(str)
-    """The new run's ID: it is on its way."""
+    """The ID of the new run, which has started."""
     launch_over = Signal(bool)
-    """It has ended, with a run that is or may be on its way (true) or with nothing left of it."""
+    """The restart ended; True if there is, or may be, a new run."""
 
     def __init__(self, fleet_model: FleetModel, notice: NoticeBar, page: QWidget):
         super().__init__(page)
         self.job: RestartJob | None = None
         self.run_name = ""
-        """What is launched again, or was last."""
+        """Name of the current or last run that is restarted."""
         self._model = fleet_model
         self._notice = notice
         self._page = page
-        self._question: Question | None = None
+        self._question: ConfirmationDialog | None = None
 
     @property
     def is_launching(self) -> bool:
         return self.job is not None and not self.job.is_over
 
     def launch(self, run: KnownRun, text: str, file: str) -> None:
-        """Begins. `text` is the topology as it was run, from `file`. While another goes on, nothing is begun."""
+        """Starts, unless a restart is in progress. `text` is the run's topology, from `file`."""
         if self.is_launching:
             return
         if self.job is not None:
             self.job.deleteLater()
         self.run_name = run.name
-        said = self.tr("{name} is launched again …").format(name=run.name)
-        self._notice.show_notice("info", said, self.tr("Cancel"), closable=False)
+        sentence = self.tr("{name} is launched again …").format(name=run.name)
+        self._notice.show_notice("info", sentence, self.tr("Cancel"), closable=False)
         job = RestartJob(run, text, file, self._model, parent=self)
         job.checked.connect(self._checked)
         job.asked.connect(self._asked)
@@ -57,7 +57,7 @@ class Restarting(QObject):
         job.start()
 
     def cancel(self) -> None:
-        """Takes it back."""
+        """Cancels and reverts the restart."""
         if self.job is not None and self.is_launching:
             self.job.cancel()
             if self._question is not None:
@@ -65,7 +65,7 @@ class Restarting(QObject):
             self._notice.show_notice("info", self.tr("Taking it back …"), closable=False)
 
     def close_launch(self) -> None:
-        """For a window that closes: what is under way is taken back, and nothing is shown any more."""
+        """Cancels the restart and shows nothing more; called when the window closes."""
         if self.job is not None and self.is_launching:
             self.job.close()
 
@@ -79,7 +79,7 @@ class Restarting(QObject):
             return
         yes = yes_to(question.accept)
         no = self.tr("Do not launch")
-        dialog = Question(question.question, as_sentence(question.message), yes, no, self._page)
+        dialog = ConfirmationDialog(question.question, as_sentence(question.message), yes, no, self._page)
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         dialog.accepted.connect(lambda: job.answer(True))
         dialog.rejected.connect(lambda: job.answer(False))

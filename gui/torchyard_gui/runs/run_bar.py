@@ -1,4 +1,4 @@
-"""The bar above a run: its name, how it stands, what it is seen as, and what can be done."""
+"""The bar above a run: name, state, choice of view, and actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
 
 
 class RunBar(QFrame):
-    """Buttons stand for the page's actions."""
+    """Its buttons are the page's actions."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class RunBar(QFrame):
         self.refresh()
 
     def refresh(self) -> None:
-        """As it stands now."""
+        """Updates state and buttons."""
         if self._feed is None:
             self.name.setText(self.tr("Runs"))
             self.state.setText("")
             return
         picture = self._feed.picture
-        # One of the two can be done at a time, and there is one place for it.
+        # Stop and restart share one place; only one applies at a time.
         self._buttons[self._stop].setVisible(not picture.is_over)
         self._buttons[self._restart].setVisible(picture.is_over)
         self._show_booking()
@@ -84,7 +84,7 @@ class RunBar(QFrame):
         self.state.setToolTip(moment_in_full(began))
 
     def _show_booking(self) -> None:
-        """Only where the run stands on one."""
+        """Shows the button of the booking if the run has one."""
         self._buttons[self._booking].setVisible(self._feed is not None and self._booking.isEnabled())
 
     def _parts(self) -> list[str]:
@@ -99,7 +99,7 @@ class RunBar(QFrame):
         elif picture.is_over:
             head = self.tr("{state} after {time}").format(state=word, time=lasted) if lasted else word
         elif picture.state == "restarting":
-            head = word  # how long the run has lasted says nothing of how long it restarts
+            head = word  # the run's duration is not that of the restart
         else:
             head = f"{word} {lasted}".strip()
         parts = [head]

@@ -1,4 +1,4 @@
-"""The list of runs: those that live above those that are over, each with its state, name and times."""
+"""The list of runs: live runs first, each with state, name and times."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torchyard_gui.theme.theme import theme
 
 Index = QModelIndex | QPersistentModelIndex
 RUN = Qt.ItemDataRole.UserRole
-"""The KnownRun; None for a heading."""
+"""The KnownRun, or None for a heading."""
 ROW, HEADING = 48, 28
 
 
 class RunListModel(QAbstractListModel):
-    """Rows are runs, and the headings above them."""
+    """Rows for runs and headings."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -32,17 +32,17 @@ class RunListModel(QAbstractListModel):
         self._filter = ""
 
     def set_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Keeps rows that stay, so that selection and scroll position do too."""
+        """Sets the runs; keeps existing rows, and with them selection and scroll position."""
         self._all = tuple(runs)
         self._arrange()
 
     def set_filter(self, text: str) -> None:
-        """Only runs with this in their name, ID, hosts or state."""
+        """Shows runs with a text in name, ID, hosts or state."""
         self._filter = text.strip().lower()
         self._arrange()
 
     def row_of(self, run_id: str) -> int:
-        """-1 where it is not shown."""
+        """Returns a run's row, or -1."""
         rows = (row for row, run in enumerate(self._rows) if isinstance(run, KnownRun) and run.run_id == run_id)
         return next(rows, -1)
 
@@ -73,7 +73,7 @@ class RunListModel(QAbstractListModel):
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
 
     def state_of(self, run: KnownRun) -> str:
-        """Its state in words, with since when nobody has heard of it."""
+        """Returns the state in words, with the time of the last contact if it is outdated."""
         word = state_word(run.state)
         if run.is_fresh or run.has_ended:
             return word
@@ -99,7 +99,7 @@ class RunListModel(QAbstractListModel):
 
 
 class RunDelegate(QStyledItemDelegate):
-    """A mark, the name, and a line of what and when."""
+    """Paints a mark, the name, and a line with details."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(100, ROW if index.data(RUN) else HEADING)
@@ -148,7 +148,7 @@ class RunDelegate(QStyledItemDelegate):
 
 
 def run_list_view(model: RunListModel, parent: QWidget | None = None) -> QListView:
-    """The view of the list, for the panel at the left."""
+    """Returns the list view for the left panel."""
     view = QListView(parent)
     view.setModel(model)
     view.setItemDelegate(RunDelegate(view))

@@ -1,4 +1,4 @@
-"""One run: its hosts live, its replicas in a table or in plots, beside them what needs you, below them the log."""
+"""One run: canvas, table or plots, with alerts at the side and the log below."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_state_types import Changes
+from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.bridge.runs_model import RunsModel
-from torchyard_gui.canvas.live_state import HostLook
+from torchyard_gui.canvas.live_state import HostLiveState
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.runs.labels import clock, ended_at, restarting_sentence
@@ -23,14 +23,14 @@ from torchyard_gui.runs.replica_table import ReplicaTable
 from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
-from torchyard_gui.widgets.empty_state import NothingFound
+from torchyard_gui.widgets.empty_state import EmptyListMessage
 
 VIEWS = ("canvas", "table", "plots")
 LOG_HEIGHT = 220
 
 
 class RunView(QWidget):
-    """Shows a RunFeed. What is chosen in one view is chosen in all."""
+    """Shows a RunFeed. All views share the selection."""
 
     trouble = Signal(str)
 
@@ -44,11 +44,11 @@ class RunView(QWidget):
         self.scene = TopologyScene(self)
         self.canvas = CanvasView(self.scene)
         self.canvas.set_editable(False)
-        self.canvas.set_empty_text(self.tr("No picture of this run"), self.tr("Its hosts have not told of it yet."))
+        self.canvas.set_empty_text(self.tr("No picture of this run"), self.tr("Its hosts have not reported it yet."))
         self.table = ReplicaTable()
         self.search = SearchField(self.tr("Find replica …"))
         self.search.textChanged.connect(self.table.order.set_filter)
-        self._nothing = NothingFound(self.table, lambda: self._said_of_none(self.search.text()))
+        self._nothing = EmptyListMessage(self.table, lambda: self._empty_text(self.search.text()))
         self.search.textChanged.connect(self._nothing.look)
         self.plots = Plots()
         self.side = SidePanel()
@@ -92,7 +92,7 @@ class RunView(QWidget):
         self._log_opened(False)
         self._on_notice: Callable[[], None] = lambda: None
 
-    def _said_of_none(self, letters: str) -> str:
+    def _empty_text(self, letters: str) -> str:
         return self.tr("No replica matches “{letters}”.").format(letters=letters.strip()) if letters.strip() else ""
 
     @property
@@ -100,14 +100,14 @@ class RunView(QWidget):
         return VIEWS[self.stack.currentIndex()]
 
     def set_view(self, name: str) -> None:
-        """`canvas`, `table` or `plots`."""
+        """Shows `canvas`, `table` or `plots`."""
         self.stack.setCurrentIndex(VIEWS.index(name))
         if name == "plots" and not self.plots.names and self.feed is not None:
             self.plots.set_names(list(self.feed.picture.tracks)[:4])
         self._refresh()
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Another run; None shows none."""
+        """Shows another run, or none for None."""
         if self.feed is not None:
             self.feed.changed.disconnect(self._take)
         self.feed = feed
@@ -126,7 +126,7 @@ class RunView(QWidget):
             self.set_view(self.view)
 
     def choose(self, names: list[str]) -> None:
-        """These replicas are chosen, in every view; one alone has the small plots and the log."""
+        """Selects replicas in every view; a single one determines the small plots and the log."""
         if names == self._chosen:
             return
         self._chosen = list(names)
@@ -150,7 +150,7 @@ class RunView(QWidget):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
 
-    def _take(self, changes: Changes) -> None:
+    def _take(self, changes: RunChanges) -> None:
         if changes.shown:
             self._show_plan()
         if changes.run:
@@ -169,12 +169,12 @@ class RunView(QWidget):
             self.plots.refresh()
 
     def _refresh(self) -> None:
-        """All of it, after a while out of sight."""
+        """Updates everything after being hidden."""
         self._is_old = False
         if self.feed is None:
             return
         self._show_states()
-        self.table.replicas.take(Changes(set(self.feed.picture.tracks), run=True))
+        self.table.replicas.take(RunChanges(set(self.feed.picture.tracks), run=True))
         self.side.refresh()
         self.plots.refresh()
 
@@ -190,36 +190,36 @@ class RunView(QWidget):
     def _show_states(self) -> None:
         if self.feed is None:
             return
-        self.scene.show_states(self.feed.looks)
+        self.scene.show_states(self.feed.live_states)
         picture = self.feed.picture
         if picture.is_over:
-            # How its hosts are now is the Fleet page's to say.
+            # The current state of hosts is shown on the Fleet page.
             note = ended_at(picture.ended, time.time())
-            self.scene.show_hosts({host.name: HostLook("idle", note=note) for host in picture.plan_hosts})
+            self.scene.show_hosts({host.name: HostLiveState("idle", note=note) for host in picture.plan_hosts})
         else:
             looks = self._between_starts() if picture.state == "restarting" else {}
             lost = picture.lost.items()
-            looks |= {host: HostLook("unknown", clock(since) if since else "") for host, since in lost}
+            looks |= {host: HostLiveState("unknown", clock(since) if since else "") for host, since in lost}
             self.scene.show_hosts(looks)
 
-    def _between_starts(self) -> dict[str, HostLook]:
-        """Hosts whose replicas have all ended, but not for good."""
+    def _between_starts(self) -> dict[str, HostLiveState]:
+        """Returns the hosts whose replicas all ended before a restart."""
         assert self.feed is not None
         picture = self.feed.picture
         gone = {track.host for track in picture.tracks.values() if track.state == "lost"}
         return {
-            host.name: HostLook("warning", note=self.tr("lost"))
+            host.name: HostLiveState("warning", note=self.tr("lost"))
             if host.name in gone
-            else HostLook(note=self.tr("to start again"))
+            else HostLiveState(note=self.tr("to start again"))
             for host in picture.plan_hosts
         }
 
     def _show_notice(self, *, is_known: bool = False) -> None:
-        """The cause of a failure, or why nothing is heard, above it all. `is_known`: it is no news."""
+        """Shows why the run failed or is not heard. `is_known`: do not announce it."""
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error
         if picture.state == "failed" and picture.is_over:
-            reason = picture.reason or self.tr("nobody said why")
+            reason = picture.reason or self.tr("no reason is known")
             self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason), is_known)
         elif picture.is_stale and not picture.is_followed:
             self.notice.show_notice("warn", self._why_not_followed(), closable=False, is_known=is_known)
@@ -252,10 +252,10 @@ class RunView(QWidget):
         return text.format(why=error.sentence() if error is not None else "", time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
-        """What became of the run, with a button for the log of the replica that it began with."""
+        """Returns the run's end with a button for the log of the first cause."""
         assert self.feed is not None
         picture = self.feed.picture
-        # The log of a host that is waited for cannot be read now.
+        # The log of an awaited host cannot be read.
         failed = [track for track in picture.failures() if picture.is_over or track.state == "failed"]
         if not failed:
             self.notice.show_notice(kind, text, closable=False, is_known=is_known)

@@ -1,4 +1,4 @@
-"""Beside a run: what needs somebody, how it goes in small plots, and what happened."""
+"""The panel beside a run: alerts, small plots and timeline."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from PySide6.QtWidgets import QGridLayout, QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state import OF_TRAINERS, SUMS
-from torchyard_gui.bridge.run_state_types import Changes, Track
+from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges
 from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
-from torchyard_gui.runs.alerts import NeedsYou, needs_of
+from torchyard_gui.runs.alerts import AlertsPanel, alerts_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
 from torchyard_gui.runs.mini_plot import MiniPlot
 from torchyard_gui.runs.timeline import Timeline
@@ -20,23 +20,23 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import SectionLabel, label, scrolled
 
 SHOWN = 600
-"""Samples in the small plots: ten minutes at one a second."""
+"""Samples in the small plots: ten minutes at one per second."""
 REPORTED = (*OF_TRAINERS, "bytes_s")
-"""What scripts report, and the journal keeps; the rest is measured while somebody watches."""
+"""Metrics of reports, which the journal keeps; others are only measured while watched."""
 
 
 class SidePanel(QWidget):
-    """The plots are of the run, or of the one replica that is chosen."""
+    """Its plots show the run, or the one selected replica."""
 
     opened = Signal(str)
-    """A replica, whose log is wanted."""
+    """A replica whose log to show."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
         self.setMinimumWidth(theme().metrics.inspector - 48)
         self._feed: RunFeed | None = None
         self._replica = ""
-        self.needs = NeedsYou()
+        self.needs = AlertsPanel()
         self.plots = {
             "throughput": MiniPlot(self.tr("Throughput"), "run"),
             "loss": MiniPlot(self.tr("Loss"), "accent"),
@@ -72,11 +72,11 @@ class SidePanel(QWidget):
         self.refresh()
 
     def set_chosen(self, names: Sequence[str]) -> None:
-        """One chosen replica has the plots to itself."""
+        """Shows the plots of a single selected replica."""
         self._replica = names[0] if len(names) == 1 else ""
         self._show_plots()
 
-    def take(self, changes: Changes) -> None:
+    def take(self, changes: RunChanges) -> None:
         if changes.run or changes.replicas:
             self._show_needs()
         if changes.moments and self._feed is not None:
@@ -95,10 +95,10 @@ class SidePanel(QWidget):
         self._area.ensureVisible(middle.x(), middle.y(), 0, row.height())
 
     def _show_needs(self, *, is_known: bool = False) -> None:
-        self.needs.show_needs(needs_of(self._feed.picture) if self._feed else [], is_known=is_known)
+        self.needs.show_needs(alerts_of(self._feed.picture) if self._feed else [], is_known=is_known)
 
     def _show_plots(self) -> None:
-        """Of a run that is over these are the last values that are known, and are called so."""
+        """Updates the plots; those of an ended run show its last values and say so."""
         self.step.show_track(self._feed.picture.tracks.get(self._replica) if self._feed else None)
         if self._feed is None:
             for plot in self.plots.values():
@@ -129,7 +129,7 @@ class SidePanel(QWidget):
         plot: str,
         kind: str,
         words: Callable[[float | None], str],
-        track: Track | None,
+        track: ReplicaStatus | None,
         *,
         note: str = "",
         fixed: tuple[float, float] | None = None,
@@ -146,8 +146,8 @@ class SidePanel(QWidget):
         sentence = self._sentence(kind, value, track, is_over)
         self.plots[plot].set_values(ring.tail(kind, SHOWN), words(value), note, fixed, calm=calm, sentence=sentence)
 
-    def _sentence(self, kind: str, value: float | None, track: Track | None, is_over: bool) -> str:
-        """Why there is no line to be seen."""
+    def _sentence(self, kind: str, value: float | None, track: ReplicaStatus | None, is_over: bool) -> str:
+        """Returns why there is no line."""
         assert self._feed is not None
         if not is_over:
             if kind in REPORTED:
@@ -157,9 +157,9 @@ class SidePanel(QWidget):
             if kind in REPORTED:
                 return self.tr("No report of it is known here")
             return self.tr("Not recorded: this run was not watched here")
-        told, asked = self._feed.picture.told_by(kind)
-        if track is None and told < asked and kind in SUMS:
-            return self.tr("From {told} of {asked} replicas; no history").format(told=told, asked=asked)
+        reported, asked = self._feed.picture.reported_by(kind)
+        if track is None and reported < asked and kind in SUMS:
+            return self.tr("From {reported} of {asked} replicas; no history").format(reported=reported, asked=asked)
         return self.tr("Only the last value was kept")
 
     def _rate(self, value: float | None) -> str:
@@ -170,7 +170,7 @@ class SidePanel(QWidget):
 
 
 class StepParts(QWidget):
-    """Hidden where nothing of it was told. A sum over replicas would mean nothing, so there is none."""
+    """The parts of a step of one replica, hidden without values; sums over replicas would be meaningless."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -188,16 +188,16 @@ class StepParts(QWidget):
         layout.setColumnStretch(0, 1)
         self.hide()
 
-    def show_track(self, track: Track | None) -> None:
-        """Of one replica; None for none or several. A trainer has all lines of a step, a server those that it tells."""
-        told = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
-        self.setVisible(any(value is not None for value in told.values()))
+    def show_track(self, track: ReplicaStatus | None) -> None:
+        """Shows one replica, or None. Trainers have all lines, servers those that they report."""
+        reported = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
+        self.setVisible(any(value is not None for value in reported.values()))
         if track is None:
             return
         self.heading.setText(self.tr("Serving") if track.serves else self.tr("Step"))
         for field, value in self.values.items():
-            is_shown = told[field] is not None or not (track.serves or field in OF_SERVERS)
-            value.setText(written(field, told[field]))
+            is_shown = reported[field] is not None or not (track.serves or field in OF_SERVERS)
+            value.setText(written(field, reported[field]))
             for one in (self.names[field], value):
                 one.setVisible(is_shown)
                 one.setToolTip(sentence_of(field, served=track.serves))

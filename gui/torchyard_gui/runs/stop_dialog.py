@@ -1,4 +1,4 @@
-"""Asks whether a run is to be stopped, and how."""
+"""Asks whether and how to stop a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_gui.widgets import label
 
 
 class StopDialog(QDialog):
-    """Shown with `open`: the window goes on meanwhile. `confirmed` carries whether to kill it at once."""
+    """Shown with `open()`, not modal. `confirmed` carries whether to kill the run at once."""
 
     confirmed = Signal(bool)
 

@@ -1,4 +1,4 @@
-"""What happened in a run, the newest first."""
+"""The timeline of a run, the latest event first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from torchyard_gui.bridge.run_state_types import Moment
+from torchyard_gui.bridge.run_state_types import TimelineEvent
 from torchyard_gui.runs.labels import clock, moment_in_full, moment_in_words, moment_mark
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
@@ -18,15 +18,15 @@ SHOWN = 200
 
 
 class Timeline(QWidget):
-    """A line a moment: time, mark, words; all of it on hover. A click or Enter on a replica's line opens its log."""
+    """A line per event with the full text as tool tip. A click or Enter on a replica's line opens its log."""
 
     opened = Signal(str)
     row_entered = Signal(QRect)
-    """The keyboard is at this line now."""
+    """The current line, by keyboard."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
-        self._moments: list[Moment] = []
+        self._moments: list[TimelineEvent] = []
         self._row = 0
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setAccessibleName(self.tr("Events"))
@@ -35,10 +35,10 @@ class Timeline(QWidget):
 
     @property
     def texts(self) -> list[str]:
-        """The lines in words, from the top."""
+        """The texts from the top."""
         return [moment_in_words(moment) for moment in self._moments]
 
-    def show_moments(self, moments: Sequence[Moment]) -> None:
+    def show_moments(self, moments: Sequence[TimelineEvent]) -> None:
         newest = list(moments[-SHOWN:])[::-1]
         if newest != self._moments:
             self._moments = newest
@@ -118,10 +118,10 @@ class Timeline(QWidget):
         self.row_entered.emit(QRect(0, self._row * ROW, self.width(), ROW))
         self.update()
 
-    def _open(self, moment: Moment | None) -> None:
+    def _open(self, moment: TimelineEvent | None) -> None:
         if moment is not None and moment.replica and moment.kind in ("replica", "first_step"):
             self.opened.emit(moment.replica)
 
-    def _at(self, y: int) -> Moment | None:
+    def _at(self, y: int) -> TimelineEvent | None:
         row = y // ROW
         return self._moments[row] if 0 <= row < len(self._moments) else None

@@ -1,1 +1,1 @@
-"""Colours, type, metrics and icons: the one place that knows what things look like."""
+"""Colours, fonts, metrics and icons."""

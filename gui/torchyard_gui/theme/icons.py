@@ -1,4 +1,4 @@
-"""Icons that follow the theme, and the marks of roles and states as vectors for painters."""
+"""Icons that follow the theme, and the marks of roles and states as icons."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 
 from torchyard_gui.theme.marks import paint_role_badge, paint_state
-from torchyard_gui.theme.svg_files import drawing
+from torchyard_gui.theme.svg_files import svg_text
 from torchyard_gui.theme.theme import theme
 
 __all__ = ["icon", "paint_role_badge", "paint_state", "pixmap", "refresh_icons", "role_icon", "state_icon"]
 
 SIZES = (16, 20)
-"""Logical pixels: what menus and buttons, and the rail, ask for."""
+"""Logical pixels, for menus and buttons, and for the rail."""
 
 _icons: dict[tuple[str, str, bool], QIcon] = {}
 _known: dict[int, tuple[str, str]] = {}
 
 
 def pixmap(name: str, size: int, color: str | QColor = "text2", ratio: float = 1.0) -> QPixmap:
-    """An icon as a pixmap of `size` logical pixels, in a token's colour or a colour."""
+    """Returns an icon as a pixmap of `size` logical pixels in a token's colour or a colour."""
     value = color if isinstance(color, QColor) else theme().color(color)
-    return _rendered(QSvgRenderer(QByteArray(drawing(name, value.name()).encode())), size, ratio, value.alphaF())
+    return _rendered(QSvgRenderer(QByteArray(svg_text(name, value.name()).encode())), size, ratio, value.alphaF())
 
 
 def icon(name: str, color: str = "text2") -> QIcon:
-    """An icon by its file's name; its disabled look is paler, its checked look in the accent.
+    """Returns an icon by file name; paler if disabled, in the accent colour if checked.
 
-    `refresh_icons` changes it on actions and buttons when the theme changes: nothing to do for who uses it.
+    `refresh_icons` updates it on actions and buttons when the theme changes.
     """
     key = (name, color, theme().is_dark)
     made = _icons.get(key)
@@ -42,13 +42,13 @@ def icon(name: str, color: str = "text2") -> QIcon:
 
 
 class _Engine(QIconEngine):
-    """Draws an icon when and as large as it is wanted: most lie in menus that nobody opens in a session."""
+    """Draws an icon on demand and at the requested size, because most are in menus that are rarely opened."""
 
     def __init__(self, name: str, color: str):
         super().__init__()
         self._name = name
         plain = theme().color(color).name()
-        # What lies on the accent has no accent below it where it is disabled.
+        # An icon on the accent has no accent below it while disabled.
         pale = theme().color("text3").name() if color == "on_accent" else plain
         checked = theme().color("accent").name() if color == "text2" else plain
         self._looks = {"plain": (plain, 1.0), "pale": (pale, 0.4), "checked": (checked, 1.0)}
@@ -60,14 +60,14 @@ class _Engine(QIconEngine):
         return made
 
     def pixmap(self, size: QSize, mode: QIcon.Mode, state: QIcon.State) -> QPixmap:
-        """`size` in pixels of the screen."""
+        """Draws at `size` device pixels."""
         is_pale, is_checked = mode == QIcon.Mode.Disabled, state == QIcon.State.On
         look = "pale" if is_pale else "checked" if is_checked else "plain"
         side = min(size.width(), size.height())
         drawn = self._drawn.get((look, side))
         if drawn is None:
             color, opacity = self._looks[look]
-            renderer = QSvgRenderer(QByteArray(drawing(self._name, color).encode()))
+            renderer = QSvgRenderer(QByteArray(svg_text(self._name, color).encode()))
             drawn = self._drawn[look, side] = _rendered(renderer, side, 1.0, opacity)
         return drawn
 
@@ -90,17 +90,17 @@ def _rendered(renderer: QSvgRenderer, size: int, ratio: float, opacity: float) -
 
 
 def role_icon(role: str) -> QIcon:
-    """A role's badge as an icon."""
+    """Returns a role's badge as an icon."""
     return _painted(f"role:{role}", lambda painter, rect: paint_role_badge(painter, rect, role))
 
 
 def state_icon(state: str) -> QIcon:
-    """A state's mark as an icon."""
+    """Returns a state's mark as an icon."""
     return _painted(f"state:{state}", lambda painter, rect: paint_state(painter, rect, state))
 
 
 def refresh_icons() -> None:
-    """Give every action and button its icon in the colours that hold now."""
+    """Redraws the icons of all actions and buttons in the current colours."""
     for widget in QApplication.allWidgets():
         _refresh_actions(widget)
         if isinstance(widget, QAbstractButton) and (found := _again(widget.icon())) is not None:

@@ -1,4 +1,4 @@
-"""The marks of roles (shape, colour and letter) and of states (shape and colour), drawn as vectors at any zoom."""
+"""Vector marks of roles (shape, colour and letter) and states (shape and colour)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen, QPolygonF
 from torchyard_gui.theme.theme import theme
 
 UNIT = 16.0
-"""Marks are drawn on a square of this side and scaled to where they go."""
+"""Side of the square that marks are drawn on before scaling."""
 
 LETTERS = {"worker": "W", "ps": "P", "chief": "C", "reducer": "R", "evaluator": "E"}
 
 
 def paint_role_badge(painter: QPainter, rect: QRectF, role: str) -> None:
-    """A role's shape with its Latin letter: worker □ W, ps ○ P, chief ⬠ C, reducer ⬡ R, evaluator ◇ E."""
+    """Paints a role's badge: worker □ W, ps ○ P, chief ⬠ C, reducer ⬡ R, evaluator ◇ E."""
     look = theme()
     _begin(painter, rect)
     painter.setPen(Qt.PenStyle.NoPen)
@@ -30,7 +30,7 @@ def paint_role_badge(painter: QPainter, rect: QRectF, role: str) -> None:
 
 
 def paint_state(painter: QPainter, rect: QRectF, state: str) -> None:
-    """The mark of a state of a run, a replica, a host or a check; what we have no word for is drawn as unknown."""
+    """Paints the mark of a state of a run, replica, host or check; unknown names get the mark of unknown."""
     _begin(painter, rect)
     painter.setPen(Qt.PenStyle.NoPen)
     STATES.get(state, _unknown)(painter)

@@ -1,4 +1,4 @@
-"""The application's one stylesheet, generated from the tokens."""
+"""The application's style sheet, generated from the tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torchyard_gui.theme.tokens import Metrics, Tokens
 
-# Properties that widgets set to be dressed: primary, quiet, danger (buttons), card, bar, panel (frames),
+# Style properties that widgets set: primary, quiet, danger (buttons), card, bar, panel (frames),
 # bare (lists on a panel), ink = "2", "3", "fail", "wait", "run", "accent" (labels), role = a font's role.
 SHEET = """
 QMainWindow, QDialog {{ background: {s1}; }}
@@ -195,8 +195,8 @@ QStatusBar::item {{ border: none; }}
 
 
 def stylesheet(tokens: Tokens, metrics: Metrics, arrows: Mapping[str, str]) -> str:
-    """The sheet for these tokens; `arrows` says where the pictures in their colours lie."""
+    """Returns the style sheet; `arrows` maps names to SVG files."""
     values = {name: value for name, value in tokens._asdict().items() if name != "dark"}
-    # Scroll bars' handles: seen, not looked at.
+    # Scroll bar handles need less contrast than text.
     values["handle"] = tokens.line if tokens.dark else tokens.hair
     return SHEET.format(**values, **arrows, radius=metrics.radius, radius_small=metrics.radius_small)

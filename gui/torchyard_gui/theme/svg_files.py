@@ -1,4 +1,4 @@
-"""The icons' SVG texts, with their colour filled in. No Qt."""
+"""Icons as SVG texts, and the SVG files that the style sheet refers to. No Qt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from torchyard_gui.theme.tokens import Tokens
 
 
-def drawing(name: str, color: str) -> str:
-    """The SVG text of an icon, drawn in `color`."""
+def svg_text(name: str, color: str) -> str:
+    """Returns an icon's SVG text in `color`."""
     return _text(name).replace("currentColor", color)
 
 
@@ -36,19 +36,19 @@ ARROWS = {
 
 
 @cache
-def write_arrows(tokens: Tokens) -> dict[str, str]:
-    """Where each picture lies, with forward slashes as stylesheets want it."""
+def write_stylesheet_svgs(tokens: Tokens) -> dict[str, str]:
+    """Writes the files; returns their paths with forward slashes."""
     folder = Path(_written().name) / ("dark" if tokens.dark else "light")
     folder.mkdir(exist_ok=True)
     paths = {}
     for name, (picture, token) in ARROWS.items():
         file = folder / f"{name}.svg"
-        file.write_text(drawing(picture, getattr(tokens, token)), encoding="utf-8")
+        file.write_text(svg_text(picture, getattr(tokens, token)), encoding="utf-8")
         paths[name] = file.as_posix()
     return paths
 
 
 @cache
 def _written() -> tempfile.TemporaryDirectory[str]:
-    """Taken away when the program ends."""
+    """Returns the temporary folder, removed at exit."""
     return tempfile.TemporaryDirectory(prefix="torchyard-theme-")

@@ -1,4 +1,4 @@
-"""The one theme: which tokens hold now, as Qt's colours, pens and fonts, and the application dressed in them."""
+"""The current theme as Qt colours, pens, fonts, palette and style sheet."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from PySide6.QtGui import QBrush, QColor, QFont, QGuiApplication, QPalette, QPen
 from PySide6.QtWidgets import QApplication
 
 from torchyard_gui.theme.stylesheet import stylesheet
-from torchyard_gui.theme.svg_files import write_arrows
+from torchyard_gui.theme.svg_files import write_stylesheet_svgs
 from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Metrics, Tokens
 
 Mode = Literal["system", "light", "dark"]
 MODES: tuple[Mode, ...] = ("system", "light", "dark")
 
 FAMILIES = ("Inter", "Noto Sans CJK KR")
-"""What we ask for first, and what draws Korean where the first has no such letters."""
+"""Preferred font families; the second one has Korean letters."""
 
 FONTS = {
     "title": (14, 600),
@@ -27,11 +27,11 @@ FONTS = {
     "small_strong": (12, 600),
     "tiny": (11, 400),
 }
-"""Pixel size and weight of each role of text."""
+"""Pixel size and weight by text role."""
 
 
 class Theme(QObject):
-    """What things look like now. Widgets ask when they paint, and repaint on `changed`."""
+    """The current theme. Widgets read it while painting and repaint on `changed`."""
 
     changed = Signal()
     metrics: Metrics = METRICS
@@ -60,7 +60,7 @@ class Theme(QObject):
         return self._tokens.dark
 
     def color(self, name: str, alpha: float = 1.0) -> QColor:
-        """The colour of a token; with `alpha` below 1 a copy that lets through."""
+        """Returns a token's colour, transparent if `alpha` is below 1."""
         color = self._colors.get(name)
         if color is None:
             color = self._colors[name] = QColor(cast(str, getattr(self._tokens, name)))
@@ -70,41 +70,44 @@ class Theme(QObject):
         return color
 
     def pen(self, name: str, width: float = 1) -> QPen:
-        """A solid pen in a token's colour. Shared: copy it before changing it."""
+        """Returns a solid pen in a token's colour. Shared: copy it before a change."""
         pen = self._pens.get((name, width))
         if pen is None:
             pen = self._pens[name, width] = QPen(self.color(name), width)
         return pen
 
     def brush(self, name: str) -> QBrush:
-        """A brush in a token's colour. Shared: copy it before changing it."""
+        """Returns a brush in a token's colour. Shared: copy it before a change."""
         brush = self._brushes.get(name)
         if brush is None:
             brush = self._brushes[name] = QBrush(self.color(name))
         return brush
 
     def font(self, role: str = "body") -> QFont:
-        """The font of "title", "body", "strong", "small" or "tiny", with tabular figures. Shared, as pens are."""
+        """Returns the font of "title", "body", "strong", "small" or "tiny", with tabular figures. Shared like pens."""
         font = self._fonts.get(role)
         if font is None:
             font = self._fonts[role] = _font(*FONTS[role])
         return font
 
     def set_mode(self, mode: Mode) -> None:
-        """Follow the system, or hold to light or dark."""
+        """Sets light, dark or system."""
         self.mode = mode
         self._take(self._wanted())
 
     def install(self, application: QApplication) -> None:
-        """Dress the application: style, palette, font and stylesheet. Costs nothing the second time."""
+        """Applies style, palette, font and style sheet to the application; repeated calls cost nothing."""
         self.prepare(application)
         if not self._has_sheet:
             self._has_sheet = True
             self._dress()
 
     def prepare(self, application: QApplication) -> None:
-        """All of `install` but the stylesheet. A window that is built before it is there is built in half the time:
-        with it, every widget is dressed anew each time that what it is in goes into something else."""
+        """Applies everything except the style sheet.
+
+        A window takes half the time to build without the style sheet, which restyles each widget whenever its parent
+        changes.
+        """
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -136,7 +139,7 @@ class Theme(QObject):
         assert isinstance(application, QApplication)
         application.setPalette(self._palette())
         if self._has_sheet:
-            application.setStyleSheet(stylesheet(self._tokens, METRICS, write_arrows(self._tokens)))
+            application.setStyleSheet(stylesheet(self._tokens, METRICS, write_stylesheet_svgs(self._tokens)))
 
     def _palette(self) -> QPalette:
         colors = {
@@ -172,7 +175,7 @@ class Theme(QObject):
 
 @cache
 def theme() -> Theme:
-    """The one theme. The first call wants an application to be there."""
+    """Returns the theme; the first call needs an application."""
     return Theme()
 
 

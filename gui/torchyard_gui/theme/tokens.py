@@ -1,4 +1,4 @@
-"""The tokens of the visual language: every colour, in light and dark, and every metric. Plain values, no Qt."""
+"""Design tokens: colours in light and dark, and metrics. No Qt."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from typing import NamedTuple
 
 
 class Tokens(NamedTuple):
-    """The colours of one theme as #RRGGBB. Text on `s2` has at least 4.8 : 1; roles stay apart for every eye."""
+    """The colours of one theme as #RRGGBB. Text on `s2` has a contrast of at least 4.8 : 1; role colours are
+    distinguishable
+    with colour blindness."""
 
     dark: bool
-    # Surfaces: canvas, panel, card.
+    # Surfaces: canvas, panel, card
     s0: str
     s1: str
     s2: str
     hover: str
-    # Dividers, outlines of chips.
+    # Dividers, outlines of chips
     hair: str
     line: str
-    # Ink, from the strongest.
+    # Ink, from the strongest
     text: str
     text2: str
     text3: str
-    # Selection, one's own, the primary button.
+    # Selection, own bookings, primary button
     accent: str
     accent_soft: str
     accent_hover: str
     on_accent: str
-    # States: never without their shape and word.
+    # States, always with a shape and a word
     run: str
     wait: str
     wait_soft: str
@@ -35,25 +37,25 @@ class Tokens(NamedTuple):
     unknown: str
     done: str
     stopped: str
-    # Roles: never without their shape and letter.
+    # Roles, always with a shape and a letter
     worker: str
     ps: str
     chief: str
     reducer: str
     evaluator: str
     on_role: str
-    # Meters and traffic.
+    # Meters and traffic
     meter: str
     track: str
     edge: str
     edge_used: str
-    # Other people's bookings: five hues, chosen by name. One's own are the accent.
+    # Bookings of others: five hues, chosen by owner; own bookings use the accent
     person1: str
     person2: str
     person3: str
     person4: str
     person5: str
-    # Dots of the canvas' grid; the shadow below what floats.
+    # Dots of the canvas grid; shadow of floating panels
     dot: str
     shadow: str
 
@@ -155,7 +157,7 @@ class Metrics(NamedTuple):
     problems: int = 32
     status: int = 24
     narrow_below: int = 1360
-    # Rows and controls; a line of Korean is 19 high at 13 px, one of Latin 16.
+    # Rows and controls; a line is 19 high in Korean and 16 in Latin at 13 px
     row: int = 28
     control: int = 28
     line: int = 19

@@ -1,1 +1,1 @@
-"""The Topology page: the document, drawn and edited."""
+"""The Topology page: editor of the document."""

@@ -1,4 +1,4 @@
-"""Makes an action as the window wants it: text, icon, shortcut, menu, and a sentence for its tooltip."""
+"""Factory of QActions with text, icon, shortcut, menu and tool tip."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from PySide6.QtGui import QAction, QKeySequence
 from torchyard_gui.theme.icons import icon
 
 MENU = "menu"
-"""The property that says which menu an action is in."""
+"""Property of an action: its menu."""
 SUBMENU = "submenu"
-"""The property that says which menu within that one, by its title; without, in that one itself."""
+"""Property of an action: the title of its submenu, if any."""
 
 Keys = str | QKeySequence.StandardKey | None
 
@@ -26,7 +26,7 @@ def action(
     icon_name: str = "",
     tip: str = "",
 ) -> QAction:
-    """An action of `owner` in a menu ("file", "edit", "view", "run")."""
+    """Creates an action of `owner` in a menu ("file", "edit", "view", "run")."""
     made = QAction(text, owner)
     dress(made, menu, keys, icon_name, tip)
     made.triggered.connect(lambda: do())
@@ -34,12 +34,12 @@ def action(
 
 
 def dress(made: QAction, menu: str, keys: Keys = None, icon_name: str = "", tip: str = "") -> None:
-    """Gives an action its menu, shortcut, icon and tooltip."""
+    """Sets menu, shortcut, icon and tool tip of an action."""
     made.setProperty(MENU, menu)
     if icon_name:
         made.setIcon(icon(icon_name))
     if keys is not None:
         made.setShortcut(QKeySequence(keys))
     shortcut = made.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-    said = tip or made.text().replace("&", "")
-    made.setToolTip(f"{said} ({shortcut})" if shortcut else said)
+    described = tip or made.text().replace("&", "")
+    made.setToolTip(f"{described} ({shortcut})" if shortcut else described)

@@ -1,4 +1,4 @@
-"""Who has which GPU booked for the planned time, as racks, the palette and the inspector say it."""
+"""Texts about GPUs booked for the planned time, for racks, palette and inspector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_core.booking.planned_time import when_booked
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.planning_time import PlanningTime
-from torchyard_gui.canvas.live_state import HostLook
+from torchyard_gui.canvas.live_state import HostLiveState
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
 translate = QCoreApplication.translate
 
 
-def booked_looks(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime) -> dict[str, HostLook]:
-    """How hosts look on which somebody has booked something: who holds the slots, and what the header says of a host
-    that the design leaves alone."""
+def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime) -> dict[str, HostLiveState]:
+    """Returns the live states of hosts with bookings: holders of slots, and a note in the header of hosts that the
+    design does
+    not use."""
     booked = planning.booked
     if not booked.others and not booked.own:
         return {}
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}
     for host in hosts:
-        held = {gpu.index: said for gpu in host.gpus if (said := _holder(host, gpu, planning))}
+        held = {gpu.index: holder for gpu in host.gpus if (holder := _holder(host, gpu, planning))}
         note = "" if host.name in used else _note(host, planning)
         if held or note:
-            # A host of which nobody knows who uses it is not called fine.
+            # A host with unknown use has no state "ok".
             state = "ok" if host.checked and host.use_known else "idle"
             lines = {index: short for index, (short, _) in held.items()}
-            told = {index: sentence for index, (_, sentence) in held.items()}
-            looks[host.name] = HostLook(state, note=note, holders=lines, held=told)
+            sentences = {index: sentence for index, (_, sentence) in held.items()}
+            looks[host.name] = HostLiveState(state, note=note, holders=lines, held=sentences)
     return looks
 
 
 def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str] | None:
-    """Two lines for the slot, and a sentence for who hovers; None where nobody has it, or somebody is on it now."""
+    """Returns two lines for the slot and a sentence for its tool tip, or None if it is not booked or in use now."""
     if host.gpu_users.get(gpu.uuid) or (gpu.uuid in host.busy_gpus and gpu.uuid not in host.gpu_bookings):
         return None
     booking, is_own = planning.booked.others.get(gpu.uuid), False
@@ -52,16 +53,16 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
     start = planning.planned.interval(planning.now).start
     when = when_booked(booking, start, planning.zone)
     first = when.partition(" to ")[0] if booking.start > start else when.replace("until ", translate("Topology", "to "))
-    told = (
+    sentence = (
         translate("Topology", "You have booked GPU {gpu} of {host} {when}: “{title}”")
         if is_own
         else translate("Topology", "{who} has booked GPU {gpu} of {host} {when}: “{title}”")
     ).format(who=who, gpu=gpu.index, host=host.name, when=when, title=booking.title)
-    return f"{who}\n{first}", told
+    return f"{who}\n{first}", sentence
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:
-    """`4 of 4 booked by others`; of a host without GPUs who has it."""
+    """Returns `4 of 4 booked by others`, or the owner for a host without GPUs."""
     from torchyard_core.booking.model import cpu_slot
 
     others = planning.booked.others
@@ -78,7 +79,7 @@ def _note(host: HostFacts, planning: PlanningTime) -> str:
 
 
 def booked_sentence(gpus: Iterable[str], planning: PlanningTime) -> str:
-    """Of the GPUs of what is selected: in whose bookings they are; "" where nobody has booked them."""
+    """Returns whose bookings cover the selected GPUs, or ""."""
     ids = list(gpus)
     parts = []
     for booking in _each(ids, planning.booked.others):

@@ -1,4 +1,4 @@
-"""Undo, redo, the clipboard and the other edits of the selection, as actions."""
+"""Edit actions: undo, redo, clipboard, and other edits of the selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_gui.topology.labels import preset_sentence, preset_title, role_na
 
 
 class EditActions(QObject):
-    """Enabled where they have something to do. `say` shows the sentence of an edit that was refused."""
+    """Enables actions by the selection. `say` shows why an edit was refused."""
 
     def __init__(
         self, editor: Editor, say: Callable[[str], None], search: Callable[[], object], owner: QObject
@@ -31,8 +31,8 @@ class EditActions(QObject):
         self.redo = editor.stack.createRedoAction(self, self.tr("Redo"))
         dress(self.redo, "edit", keys.Redo, "redo", self.tr("Redo"))
         for one in (self.undo, self.redo):
-            one.setToolTip("")  # It is then the text, which names the edit.
-        # Both usual keys, the platform's first. Each once: a key that is there twice is ambiguous, and does nothing.
+            one.setToolTip("")  # Qt then shows the text, which names the edit.
+        # The platform's key and the common one, without duplicates, which Qt treats as ambiguous.
         platforms = QKeySequence(keys.Redo)
         others = [key for key in map(QKeySequence, ("Ctrl+Y", "Ctrl+Shift+Z")) if key != platforms]
         self.redo.setShortcuts([platforms, *others])
@@ -70,14 +70,14 @@ class EditActions(QObject):
 
     @cached_property
     def add_presets(self) -> list[QAction]:
-        """One a preset, made when they are first wanted: the files of all are read for it."""
+        """Adds an action per preset; on first use, because it reads all preset files."""
         made = [self._adds_preset(preset) for preset in all_presets()]
         for one in made:
             one.setEnabled(not self._editor.document.broken)
         return made
 
     def of_selection(self) -> list[QAction]:
-        """Those that a menu of the canvas offers."""
+        """Returns the actions of the canvas's context menu."""
         return [self.cut, self.copy, self.paste, self.duplicate, self.delete, self.unpin]
 
     def refresh(self) -> None:

@@ -1,6 +1,6 @@
-"""Every edit that the page makes, each as one named step that can be undone; and which replicas are selected.
+"""Edits of the document as named, undoable steps, and the selection of replicas.
 
-It knows no widget. Panels call its methods and listen to its signals; what an edit does is core's to say.
+It has no widgets: panels call its methods and listen to its signals, and core performs the edits.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.advice import in_the_window
 
 MOST_STEPS = 2000
-"""That can be undone. A step holds two topologies, which share what is the same in them."""
+"""Most undoable steps. A step holds two topologies, which share equal parts."""
 
 
 class Editor(QObject):
-    """Edits one document. A method gives "" where it did its work, else the sentence why not."""
+    """Edits one document. Methods return "" on success, else the reason of a refusal."""
 
     changed = Signal()
-    """The document's value is another one."""
+    """The document's value changed."""
     selection_changed = Signal()
 
     def __init__(self, document: TopologyDocument, hosts: HostsSource, parent: QObject | None = None) -> None:
@@ -60,7 +60,7 @@ class Editor(QObject):
         return self._selection
 
     def select(self, names: Sequence[str]) -> None:
-        """Selects these replicas, those of them that there are."""
+        """Selects those of the replicas that exist."""
         chosen = tuple(name for name in dict.fromkeys(names) if name in self._known)
         if chosen != self._selection:
             self._selection = chosen
@@ -70,7 +70,7 @@ class Editor(QObject):
         self.select([replica.name for replica in replicas_of(self.value)])
 
     def selected_pools(self) -> tuple[int, ...]:
-        """Positions of the pools that the selected replicas are of."""
+        """Indices of the pools of the selected replicas."""
         return edits.pools_of(self.value, self._selection)
 
     def _document_changed(self) -> None:
@@ -82,7 +82,7 @@ class Editor(QObject):
         if gone:
             self.selection_changed.emit()
 
-    # One step
+    # Steps
 
     def apply(
         self,
@@ -92,7 +92,7 @@ class Editor(QObject):
         key: str = "",
         select: Callable[[Topology], Sequence[str]] | None = None,
     ) -> str:
-        """Makes one edit. `select` says which replicas are selected after it; without, those that were."""
+        """Performs one edit; `select` has the replicas to select afterwards, by default those selected before."""
         before = self.value
         try:
             after = change(before)
@@ -108,7 +108,7 @@ class Editor(QObject):
     # Replicas
 
     def add(self, role: Role, count: int = 1, target: str = "") -> str:
-        """Adds replicas, on `target` (a host or a slot) where it is given, and selects them."""
+        """Adds replicas, on `target` (a host or a slot) if given, and selects them."""
         new: list[str] = []
 
         def change(value: Topology) -> Topology:
@@ -127,19 +127,19 @@ class Editor(QObject):
         """Sets a strategy and adds the pools that it needs and the design lacks, as one step."""
         has_gpus = any(facts.gpus for facts in self.facts())
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
-        # Nothing is selected after it: the inspector shows the design, and the strategy's settings with it.
+        # Without a selection the inspector shows the design, with the strategy's settings.
         return self.apply(text, lambda value: with_preset(value, key, has_gpus=has_gpus)[0], select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
-        """Puts the pools of the selected replicas, or of these, on a machine type, with its sizes."""
+        """Sets the machine type of the pools of these, by default the selected, replicas."""
         positions = edits.pools_of(self.value, self._selection if replicas is None else replicas)
         if not positions:
             return self.tr("Select replicas first: a machine type is that of their pool.")
         text = self.tr("Machine type {machine}").format(machine=name)
         return self.apply(text, lambda value: with_machine(value, positions, name))
 
-    def machine_told(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
-        """What dropping a machine type on these replicas does, and whether it can be."""
+    def machine_effect(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
+        """Returns the effect of a machine type on the pools of replicas, and whether it is possible."""
         pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
         if not pools:
             return self.tr("a machine type is a pool's: drop it on a replica, or on a host with some"), False
@@ -148,7 +148,7 @@ class Editor(QObject):
         return self.tr("put the pools {pools} on {machine}").format(pools=", ".join(pools), machine=name), True
 
     def gpus_for(self, role: Role, target: str = "") -> int:
-        """GPUs of a replica in a pool that is made for it: one for who trains, where there are any."""
+        """Returns the GPUs per replica of a new pool: one for trainers if there are GPUs."""
         if not (role.trains or role is Role.EVALUATOR):
             return 0
         host = target.partition(":")[0]
@@ -159,7 +159,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.remove_replicas(value, names), select=lambda _: ())
 
     def pin(self, names: Sequence[str], target: str) -> str:
-        """Puts replicas onto a host or a slot; "" as target leaves them to the planner."""
+        """Pins replicas to a host or slot; an empty target unpins them."""
         if not target:
             return self.unpin(names)
         text = self.tr("Put {replicas} on {target}").format(replicas=named(names), target=target)
@@ -170,12 +170,12 @@ class Editor(QObject):
         return self.apply(text, change)
 
     def pin_exactly(self, name: str, target: str) -> str:
-        """A pin as somebody typed it; what is wrong with it is a problem like any other."""
+        """Sets a typed pin; errors are reported as problems of the document."""
         text = self.tr("Pin {replica} to {target}").format(replica=name, target=target)
         return self.apply(text, lambda value: edits.set_pins(value, {name: target}))
 
     def pin_all(self, pins: Mapping[str, str]) -> str:
-        """Pins each of some replicas to a place of its own."""
+        """Pins replicas to individual targets."""
         text = self.tr("Pin {replicas}").format(replicas=named(list(pins)))
         return self.apply(text, lambda value: edits.set_pins(value, pins))
 
@@ -184,17 +184,17 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.unpin(value, names))
 
     def why_not(self, names: Sequence[str], target: str) -> str:
-        """Why replicas cannot be put there; "" where they can."""
+        """Returns why replicas cannot go to a target, or ""."""
         return manual_placement.why_not(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
-        """Why a replica of this role cannot be added there; "" where it can."""
+        """Returns why a new replica cannot go to a target, or ""."""
         return manual_placement.why_not_new(self.value, self.facts(), role, target, gpus=self.gpus_for(role, target))
 
     # Clipboard
 
     def copied(self) -> str:
-        """The selected replicas as text for the clipboard."""
+        """Returns the selected replicas as text for the clipboard."""
         return clipboard.copy_replicas(self.value, self._selection)
 
     def cut(self) -> str:
@@ -227,7 +227,7 @@ class Editor(QObject):
     # Blocks
 
     def set_pools(self, positions: Sequence[int], key: str, value: Any, label: str) -> str:
-        """One key of some pools. `label` is what the window calls it."""
+        """Sets a key of some pools; `label` is its displayed name."""
         pools = self.value.pools
         what = (
             pools[positions[0]].name if len(positions) == 1 else self.tr("{count} pools").format(count=len(positions))
@@ -251,7 +251,7 @@ class Editor(QObject):
     # Hosts on the canvas
 
     def shown_hosts(self) -> tuple[str, ...]:
-        """Hosts that were put on the canvas, whether or not anything runs there."""
+        """Hosts added to the canvas, used or not."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 
@@ -271,12 +271,12 @@ class Editor(QObject):
 
 
 class HostsSource(Protocol):
-    """The fleet model is one."""
+    """Source of hosts, implemented by the fleet model."""
 
     @property
     def facts_changed(self) -> SignalInstance: ...
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Whether somebody looks: who uses which GPU is asked only then."""
+        """Sets whether the caller `by` watches hosts; only then is the use of GPUs queried."""
 
     def facts(self) -> Sequence[HostFacts]: ...

@@ -1,4 +1,4 @@
-"""Find: letters that select every replica which has them in its name, role, pool, host or pin."""
+"""The find bar: selects the replicas whose name, role, pool, host or pin contains the text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARGIN = 12
 
 
 class FindBar(QFrame):
-    """Lies over the canvas while it is used. Enter keeps what is selected, Esc what was selected before."""
+    """Lies over the canvas while open. Enter keeps the found selection, Esc restores the previous one."""
 
     def __init__(self, editor: Editor, scene: TopologyScene, view: CanvasView) -> None:
         super().__init__(view)
@@ -45,11 +45,11 @@ class FindBar(QFrame):
         self.hide()
 
     def show_plan(self, plan: Plan) -> None:
-        """What is searched from now on."""
+        """Sets the plan to search."""
         self._plan = plan
 
     def open(self) -> None:
-        """Shows it, with the cursor in the field."""
+        """Opens with the focus in the field."""
         if self.isHidden():
             self._before = self._editor.selection
         self.field.clear()
@@ -88,9 +88,9 @@ class FindBar(QFrame):
         if not words:
             self.found.setText("")
             return
-        said = self.tr("1 found") if len(names) == 1 else self.tr("{count} found").format(count=len(names))
-        self.found.setText(said)
-        announce(self, said)
+        tip = self.tr("1 found") if len(names) == 1 else self.tr("{count} found").format(count=len(names))
+        self.found.setText(tip)
+        announce(self, tip)
         if names:
             self._view.show_replicas(names)
 

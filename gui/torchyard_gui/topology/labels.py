@@ -1,4 +1,4 @@
-"""What roles, strategies and numbers of replicas are called in the window."""
+"""Texts for roles, strategies, presets and counts of replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tr(text: str) -> str:
 
 
 def role_name(role: Role) -> str:
-    """A role's name, as one replica is called."""
+    """Returns the name of one replica's role."""
     names = {
         Role.CHIEF: tr("Chief"),
         Role.WORKER: tr("Worker"),
@@ -40,7 +40,7 @@ def role_plural(role: Role) -> str:
 
 
 def role_sentence(role: Role) -> str:
-    """What a replica of the role does."""
+    """Returns what a replica of the role does."""
     sentences = {
         Role.CHIEF: tr("The first trainer: rank 0, which also writes checkpoints. A run has at most one."),
         Role.WORKER: tr("Trains on its share of the data."),
@@ -71,14 +71,14 @@ def preset_sentence(preset: Preset) -> str:
 
 
 def machine_sentence(machine: Machine) -> str:
-    """All that a machine type has."""
+    """Returns the resources of a machine type."""
     sizes = tr("{count} CPUs, {memory} GB").format(count=machine.cpus, memory=f"{machine.memory_gb:g}")
     gpus = f", {machine.gpus} × {machine.gpu_model}" if machine.gpus else ""
     return f"{machine.name} ({machine.machine}): {sizes}{gpus}."
 
 
 def named(names: Sequence[str]) -> str:
-    """`worker-3`, or `3 replicas`; of one role `3 workers`."""
+    """Returns `worker-3`, `3 replicas`, or `3 workers` if all have one role."""
     if len(names) == 1:
         return names[0]
     roles = {name.rpartition("-")[0] for name in names}

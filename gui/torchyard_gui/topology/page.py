@@ -1,4 +1,4 @@
-"""The Topology page: palette, canvas, inspector, problems and YAML round one document."""
+"""The Topology page: palette, canvas, inspector, problems and YAML of one document."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.action_factory import action
-from torchyard_gui.topology.booked_gpus import booked_looks
+from torchyard_gui.topology.booked_gpus import booked_states
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor, HostsSource
 from torchyard_gui.topology.files.autosave import Autosave, offer_recovery
 from torchyard_gui.topology.files.file_actions import FileActions, RecentFiles
-from torchyard_gui.topology.files.import_export import ForeignFiles
+from torchyard_gui.topology.files.import_export import ImportExport
 from torchyard_gui.topology.inspector.inspector import Inspector
-from torchyard_gui.topology.notice_queue import Notices, WayOut
+from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.planned_time_control import name_launch
-from torchyard_gui.topology.problems_dock import Jumps, ProblemsDock
+from torchyard_gui.topology.problems_dock import ProblemNavigation, ProblemsDock
 from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
 from torchyard_gui.topology.top_bar import TopBar
-from torchyard_gui.topology.validation import Checks
+from torchyard_gui.topology.validation import Validation
 from torchyard_gui.topology.yaml_view import YamlPane
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.toast import Toast
@@ -44,10 +44,10 @@ YAML_WIDTH = 420
 
 
 class TopologyPage(QWidget):
-    """`bar` is the page's top bar, for the window to put above it."""
+    """The page; `bar` is its top bar, placed above it by the window."""
 
     launch_requested = Signal(object)
-    """A TopologyFile that can be launched."""
+    """A TopologyFile to launch."""
     title_changed = Signal(str)
     status_changed = Signal()
 
@@ -61,8 +61,12 @@ class TopologyPage(QWidget):
         planning: PlanningTime | None = None,
         parent: QWidget | None = None,
     ) -> None:
-        """Without a recovery folder, unsaved work is not kept for when the program dies. `planning`: for when is
-        planned, and who has booked what then; now, and nobody, by default."""
+        """Creates the page.
+
+        Args:
+            recovery: Folder of recovery snapshots; without it, there are none.
+            planning: The planned time with its bookings; by default now, without bookings.
+        """
         super().__init__(parent)
         self.title = self.tr("Topology")
         self.icon_name = "topology"
@@ -81,26 +85,28 @@ class TopologyPage(QWidget):
         self.fields = InspectorSide(self.inspector, self)
         self.problems = ProblemsDock()
         self.yaml = YamlPane(self.editor)
-        self.checks = Checks(self.editor, self.scene, self.problems, self.inspector, self.yaml, self)
+        self.checks = Validation(self.editor, self.scene, self.problems, self.inspector, self.yaml, self)
         self.notice_bar = NoticeBar()
-        self.notices = Notices(self.notice_bar)
+        self.notices = NoticeQueue(self.notice_bar)
         self._lay_out()
         self._toast = Toast(self.view)
 
         self.files = FileActions(self.editor, settings, self.notices, self)
-        self.foreign = ForeignFiles(self.editor, self.files, self.notices, self.problems, self.say, self)
+        self.foreign = ImportExport(self.editor, self.files, self.notices, self.problems, self.say, self)
         self.edits = EditActions(self.editor, self.say, self.side.open, self)
         self.autosave = Autosave(self.document, recovery_folder, self)
         self._make_actions()
         self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action, self.planning)
-        self._jumps = Jumps(self.editor, self.scene, self.view, self.inspector, self._show_in_palette, self._show_line)
+        self._jumps = ProblemNavigation(
+            self.editor, self.scene, self.view, self.inspector, self._show_in_palette, self._show_line
+        )
         self.setFocusProxy(self.view)
         self._join()
         self._refresh()
         self._follow_file()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
 
-    # For the window
+    # Called by the window
 
     def page_actions(self) -> list[QAction]:
         of_files = [*self.files.actions(), *self.foreign.actions()]
@@ -119,15 +125,15 @@ class TopologyPage(QWidget):
         return [self.tr("{replicas} on {hosts}").format(replicas=replicas, hosts=on)]
 
     def panes(self) -> list[QWidget]:
-        """What F6 goes through."""
+        """Returns the panes for F6."""
         return [self.bar, self.side.pane, self.view, self.yaml, self.problems, self.fields.pane]
 
     def make_rest(self) -> None:
-        """Makes what the first click will want, which nobody sees before."""
+        """Creates the parts that are not visible at first."""
         self.inspector.make_rest()
 
     def can_close(self) -> bool:
-        """Whether the window may close now; else it closes once it is settled what happens with unsaved changes."""
+        """Whether the window may close now; otherwise the page closes it once unsaved changes are settled."""
         if self._may_close or not self.document.is_modified:
             self.autosave.finish()
             return True
@@ -135,32 +141,32 @@ class TopologyPage(QWidget):
         return False
 
     def open(self, path: Path | str) -> None:
-        """Opens a file, once unsaved changes are out of the way."""
+        """Opens a file, after asking about unsaved changes."""
         self.files.open(Path(path))
 
     open_file = open
 
     def save(self) -> None:
-        """Saves; asks for a name where there is none yet."""
+        """Saves, asking for a name if there is none."""
         self.files.save()
 
     def edit_copy(self, text: str) -> None:
-        """Opens a topology that is in no file, as what a run ran, to be changed and launched again."""
+        """Opens a topology without a file, such as that of a run."""
         self.files.guard(lambda: self._edit_copy(text))
 
     def say(self, sentence: str) -> None:
-        """Says in passing why an edit was refused."""
+        """Shows why an edit was refused."""
         self._toast.say(sentence, urgent=True)
 
     @property
     def current_plan(self) -> Plan:
         return self._plan
 
-    # Making
+    # Construction
 
     @cached_property
     def finder(self) -> FindBar:
-        """Made when something is first looked for."""
+        """The find bar; created on first use."""
         from torchyard_gui.topology.find_bar import FindBar
 
         made = FindBar(self.editor, self.scene, self.view)
@@ -213,7 +219,7 @@ class TopologyPage(QWidget):
         self._view_actions.append(
             action(self, "edit", self.tr("Find replicas"), lambda: self.finder.open(), "Ctrl+F", "search", found)
         )
-        tip = self.tr("For when is planned: what “free” means here")
+        tip = self.tr("The planned time: what “free” means here")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "F5", "play")
         name_launch(self.launch_action, self.planning)
@@ -233,7 +239,7 @@ class TopologyPage(QWidget):
         self.view.role_dropped.connect(lambda role, target: self._do(self.editor.add(Role(role), 1, target)))
         self.view.host_dropped.connect(lambda host: self._do(self.editor.show_host(host)))
         self.view.preset_dropped.connect(self.palette_.preset_chosen)
-        self.view.machine_told = self.editor.machine_told
+        self.view.machine_effect = self.editor.machine_effect
         self.view.machine_dropped.connect(lambda name, on: self._do(self.editor.set_machine(name, on)))
         self.view.delete_requested.connect(lambda names: self._do(self.editor.remove(names)))
         self.view.context_requested.connect(self._context)
@@ -246,15 +252,15 @@ class TopologyPage(QWidget):
         self.bar.strategy_chosen.connect(self._strategy_chosen)
         self.autosave.failed.connect(self.say)
 
-    # Showing
+    # Updates
 
     def _refresh(self) -> None:
-        """Shows the document's value everywhere; the checks follow a little later."""
+        """Shows the document's value; validation follows shortly."""
         hosts = tuple(self.editor.facts())
         value = self.document.value
         self._plan = plan(value, hosts)
         self.scene.show_plan(self._plan, hosts, self.editor.shown_hosts())
-        self.scene.show_hosts(booked_looks(self._plan, hosts, self.planning))
+        self.scene.show_hosts(booked_states(self._plan, hosts, self.planning))
         self.scene.set_selection(self.editor.selection)
         self.palette_.show_plan(self._plan, hosts)
         self.inspector.show_plan(self._plan)
@@ -268,7 +274,7 @@ class TopologyPage(QWidget):
         self.status_changed.emit()
 
     def _planning_changed(self) -> None:
-        """Another time is planned for, or others have booked other GPUs in it."""
+        """Handles another planned time, or other bookings in it."""
         name_launch(self.launch_action, self.planning)
         self._refresh()
 
@@ -291,7 +297,7 @@ class TopologyPage(QWidget):
         if self.document.broken:
             self.view.set_empty_text(
                 self.tr("This file holds no topology"),
-                self.tr("Its problems are listed below. Mend it in a text editor: it is read again when it changes."),
+                self.tr("Its problems are listed below. Correct it in a text editor: it is reloaded when it changes."),
             )
             self.show_yaml.setChecked(True)
             self.problems.set_open(True)
@@ -305,33 +311,33 @@ class TopologyPage(QWidget):
         mark = "*" if self.document.is_modified else ""
         self.title_changed.emit(f"{self.document.name}{mark}")
 
-    # Doing
+    # Commands
 
     def launch(self) -> None:
-        """Asks the window to launch the document as it is drawn; errors are shown instead."""
+        """Requests the launch of the current document, or shows its errors."""
         self.checks.now()
         if errors := self.checks.errors:
-            self._tell_errors(errors)
+            self._report_errors(errors)
             return
         self.notices.clear("launch")
         if self.document.path is None and self.document.value.program.workdir is not None:
             text = self.tr("Save this topology first: the folder that is sent to hosts is the one it lies in.")
-            save = WayOut(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
-            self.notices.tell("launch", "info", text, save)
+            save = NoticeButton(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
+            self.notices.show("launch", "info", text, save)
             return
         text = self.document.text.removeprefix("\ufeff")
         self.launch_requested.emit(topology_from_text(text, str(self.document.path or ""), self.document.folder))
 
-    def _tell_errors(self, count: int) -> None:
+    def _report_errors(self, count: int) -> None:
         self.problems.set_open(True)
         if count == 1:
             text, way = self.tr("1 error keeps this from running."), self.tr("Show it")
         else:
             text, way = self.tr("{count} errors keep this from running."), self.tr("Show the first")
-        self.notices.tell("launch", "fail", text.format(count=count), WayOut(way, self.problems.next_problem))
+        self.notices.show("launch", "fail", text.format(count=count), NoticeButton(way, self.problems.next_problem))
 
     def jump_to(self, problem: Problem) -> None:
-        """Goes to where a problem can be mended: its replicas, its field, its host, its line."""
+        """Shows where a problem can be fixed: replicas, field, host or line."""
         self._jumps.to(problem)
         if problem.line is not None and self.show_yaml.isChecked():
             self._show_line(problem.line)

@@ -1,4 +1,4 @@
-"""The palette: roles, presets and hosts to drag onto the canvas, or to add with a click, Enter or a few letters."""
+"""The palette: roles, presets and hosts to add by drag, click or keyboard."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
 
 
 class Palette(QFrame):
-    """Roles with how many there are, hosts with what is free on them."""
+    """Lists roles with their counts, and hosts with their free GPUs."""
 
     role_chosen = Signal(str, int)
-    """A role, and how many of it."""
+    """A role, and its number of replicas."""
     host_chosen = Signal(str)
     preset_chosen = Signal(str)
     """A preset's key."""
@@ -53,8 +53,8 @@ class Palette(QFrame):
         self.setAccessibleName(self.tr("Palette"))
         self.setFixedWidth(theme().metrics.palette)
         self.search = SearchField(self.tr("Add …"))
-        said = self.tr("Type a role, preset, host or machine type and press Enter; “4 worker” adds four. (A)")
-        self.search.setToolTip(said)
+        tip = self.tr("Type a role, preset, host or machine type and press Enter; “4 worker” adds four. (A)")
+        self.search.setToolTip(tip)
         fleet = self.tr("CloudML's machines, for the pools of the selected replicas, or of those they are dragged onto")
         frameworks = self.tr("Clusters as other frameworks draw them")
         tiers = self.tr("CloudML's clusters, with the sizes of their machines")
@@ -91,7 +91,7 @@ class Palette(QFrame):
         theme().changed.connect(self._paint_icons)
 
     def _scrolled(self) -> QScrollArea:
-        """The sections below each other; they scroll where the window is too low for all of them."""
+        """Returns a scroll area with the sections."""
         inner = QWidget()
         inner.setObjectName("contents")
         layout = QVBoxLayout(inner)
@@ -102,7 +102,7 @@ class Palette(QFrame):
         layout.addStretch()
         return scrolled(inner)
 
-    # The lists, made when they are first shown or searched
+    # Lists, created when first shown or searched
 
     @property
     def roles(self) -> PaletteList:
@@ -110,7 +110,7 @@ class Palette(QFrame):
 
     @property
     def presets(self) -> PaletteList:
-        """Those of strategies."""
+        """Presets of strategies."""
         return self._presets.rows
 
     @property
@@ -149,7 +149,7 @@ class Palette(QFrame):
         return self._preset_rows(name, rows)
 
     def _preset_rows(self, name: str, rows: Sequence[tuple[str, str, str]]) -> PaletteList:
-        """Rows as (key, title, sentence)."""
+        """Creates rows from (key, title, sentence)."""
         made = self._listed(PRESET_MIME, name)
         made.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
         how = self.tr("Click or Enter adds what the design lacks; or drag it.")
@@ -168,10 +168,10 @@ class Palette(QFrame):
         _draw_icon(made, "cpu")
         return made
 
-    # What they say
+    # Contents
 
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
-        """Counts and free GPUs as of now."""
+        """Updates counts and free GPUs."""
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
         self.roles.put(
             [(role.value, role_name(role), str(counts[role]) if counts[role] else NONE) for role in Role],
@@ -189,7 +189,7 @@ class Palette(QFrame):
         self._filter(self.search.text())
 
     def go_to(self, host: str) -> bool:
-        """Puts the keyboard on a host's row, or for "" on the roles. Whether there is one."""
+        """Focuses a host's row, or for "" the roles; returns whether it exists."""
         self.search.clear()
         rows = self.hosts if host else self.roles
         item = rows.row_of(host) if host else rows.item(0)
@@ -200,17 +200,17 @@ class Palette(QFrame):
         return True
 
     def _host_tip(self, host: HostFacts, used: int) -> str:
-        """All that the row says and may have cut, and what can be done with it."""
-        said = f"{host.name}: {self._free(host, used)}"
+        """Returns the full text of a host's row, and its actions."""
+        tip = f"{host.name}: {self._free(host, used)}"
         busy = [gpu.uuid for gpu in host.gpus if gpu.uuid in host.busy_gpus]
         booked = [uuid for uuid in busy if uuid in host.gpu_bookings and not host.gpu_users.get(uuid)]
         users = dict.fromkeys(host.gpu_users.get(uuid) or self.tr("others") for uuid in busy if uuid not in booked)
         if users:
-            said += ", " + self.tr("used by {users}").format(users=", ".join(users))
+            tip += ", " + self.tr("used by {users}").format(users=", ".join(users))
         if booked:
             who = dict.fromkeys(host.gpu_bookings[uuid] for uuid in booked)
-            said += ", " + self.tr("booked by {who}").format(who=", ".join(who))
-        return f"{said}\n" + self.tr("Click or Enter puts it on the canvas; or drag it.")
+            tip += ", " + self.tr("booked by {who}").format(who=", ".join(who))
+        return f"{tip}\n" + self.tr("Click or Enter puts it on the canvas; or drag it.")
 
     def _free(self, host: HostFacts, used: int) -> str:
         if not host.checked:
@@ -233,11 +233,11 @@ class Palette(QFrame):
         unknown = self.tr("unknown")
         for row in range(self.hosts.count()):
             item = self.hosts.item(row)
-            told = str(item.data(COUNT))
-            item.setIcon(state_icon("unknown" if told == unknown or told.startswith("?") else "ok"))
+            count = str(item.data(COUNT))
+            item.setIcon(state_icon("unknown" if count == unknown or count.startswith("?") else "ok"))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
-        """Adds one of a role, or asks how many beside the row that was chosen."""
+        """Adds one replica of a role, or asks for a number beside the row."""
         rows = among or self.roles
         if many and role != Role.CHIEF:
             item = rows.row_of(role)
@@ -253,7 +253,7 @@ class Palette(QFrame):
         return int(match[1] or 1), match[2].strip()
 
     def _filter(self, _text: str) -> dict[PaletteSection, str]:
-        """The first row of each section with these letters."""
+        """Filters each section and selects its first match."""
         _, letters = self._parted()
         found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))
@@ -302,7 +302,7 @@ USUAL = 4
 
 
 class CountPopup(Popup):
-    """`agreed` carries the key that was asked for, and the number."""
+    """Asks for a number. `agreed` carries the key and the number."""
 
     agreed = Signal(str, int)
 
@@ -325,7 +325,7 @@ class CountPopup(Popup):
         self.add.clicked.connect(self.agree)
 
     def ask(self, key: str, noun: str, place: QPoint) -> None:
-        """Opens at a place of the screen."""
+        """Opens at a screen position."""
         self._key = key
         self._noun.setText(noun)
         self.number.setValue(USUAL)

@@ -1,4 +1,4 @@
-"""Rows of the palette that can be dragged onto the canvas, clicked, and chosen with Enter."""
+"""Lists of the palette with rows to drag, click, or choose with Enter."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from torchyard_gui.widgets.text_labels import SectionLabel
 
 KEY = int(Qt.ItemDataRole.UserRole)
 NONE = "–"
-"""The count of what there is none of."""
+"""Text of a zero count."""
 
 
 class PaletteList(QListWidget):
-    """One section: rows that can be dragged, clicked, and chosen with Enter. It is as high as its rows."""
+    """The rows of one section; its height follows from them."""
 
     chosen = Signal(str, bool)
-    """A row's key, and whether many were asked for (Shift)."""
+    """A row's key, and whether several are requested (Shift)."""
     drag_begun = Signal()
 
     def __init__(self, mime: str, name: str) -> None:
@@ -48,7 +48,7 @@ class PaletteList(QListWidget):
         self.setProperty("bare", True)
 
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
-        """Rows as (key, text, count). Rows that stay keep being current."""
+        """Sets the rows as (key, text, count); the current row is kept if it still exists."""
         current = self.current_key()
         self.clear()
         for (key, text, count), tip in zip(rows, tips, strict=True):
@@ -56,14 +56,14 @@ class PaletteList(QListWidget):
             item.setData(KEY, key)
             item.setData(COUNT, count)
             item.setToolTip(tip)
-            said = self.tr("{name}, none") if count == NONE else "{name}, {count}" if count else "{name}"
-            item.setData(Qt.ItemDataRole.AccessibleTextRole, said.format(name=text, count=count))
+            tip = self.tr("{name}, none") if count == NONE else "{name}, {count}" if count else "{name}"
+            item.setData(Qt.ItemDataRole.AccessibleTextRole, tip.format(name=text, count=count))
             if key == current:
                 self.setCurrentItem(item)
         self._fit()
 
     def keep(self, letters: str) -> str:
-        """Shows only rows with these letters; gives the first one's key."""
+        """Filters the rows; returns the key of the first."""
         first = ""
         for row in range(self.count()):
             item = self.item(row)
@@ -78,7 +78,7 @@ class PaletteList(QListWidget):
         return str(item.data(KEY)) if item is not None else ""
 
     def row_of(self, key: str) -> QListWidgetItem | None:
-        """The row of a key."""
+        """Returns the row of a key."""
         return next((self.item(row) for row in range(self.count()) if self.item(row).data(KEY) == key), None)
 
     def _fit(self) -> None:
@@ -118,7 +118,7 @@ class PaletteList(QListWidget):
         self.chosen.emit(str(item.data(KEY)), bool(modifiers & Qt.KeyboardModifier.ShiftModifier))
 
     def mime_of(self, key: str) -> QMimeData:
-        """What a drag of a row carries."""
+        """Returns the MIME data of a row's drag."""
         mime = QMimeData()
         mime.setData(self._mime, key.encode())
         return mime
@@ -138,11 +138,11 @@ COUNT = int(Qt.ItemDataRole.UserRole) + 1
 """The text at the right."""
 ICON = 18
 BADGE_ONLY = 48
-"""A row this narrow shows its badge and no more: its tool tip says what it is."""
+"""Below this width only the badge is shown; the tool tip names the row."""
 
 
 class PaletteRow(QStyledItemDelegate):
-    """Hovered rows are tinted; the current one has a ring while its list has the focus."""
+    """Draws rows: tinted when hovered, with a focus ring when current."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
         return QSize(80, theme().metrics.row)
@@ -180,7 +180,7 @@ class PaletteRow(QStyledItemDelegate):
         painter.setFont(theme().font("body"))
         painter.setPen(theme().pen("text"))
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
-        # Names of hosts and machine types differ at their ends.
+        # Elided in the middle: names of hosts and machine types differ at their ends.
         name = painter.fontMetrics().elidedText(
             str(index.data(Qt.ItemDataRole.DisplayRole)), Qt.TextElideMode.ElideMiddle, room.width()
         )
@@ -192,11 +192,10 @@ PICTURE = 14
 
 
 class PaletteSection(QWidget):
-    """Gone where it has no rows. One that folds begins folded, so that what is wanted often has room; letters that
-    somebody looks for show what fits in it all the same."""
+    """A section, hidden while it has no rows. A foldable one begins folded; a search shows its matches anyway."""
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:
-        """`make` takes the name, and is called when the rows are first shown."""
+        """Creates a section; `make` creates its list when first shown."""
         super().__init__()
         self._make = make
         self._name = name
@@ -220,7 +219,7 @@ class PaletteSection(QWidget):
 
     @cached_property
     def rows(self) -> PaletteList:
-        """What can be dragged and chosen."""
+        """The list of rows."""
         made = self._make(self._name)
         self._layout.addWidget(made)
         if isinstance(self.head, QPushButton):
@@ -229,16 +228,16 @@ class PaletteSection(QWidget):
 
     @property
     def has_rows(self) -> bool:
-        """Whether they were made: those of a folded section are for most people never."""
+        """Whether the list was created; most users never open a folded section."""
         return "rows" in self.__dict__
 
     def fold(self, folded: bool) -> None:
-        """Hides its rows, or shows them."""
+        """Folds or unfolds the section."""
         self._is_folded = folded
         self._draw()
 
     def keep(self, letters: str) -> str:
-        """Shows only rows with these letters; gives the first one's key."""
+        """Filters the rows; returns the key of the first."""
         self._letters = letters
         if not letters and self._is_folded and not self.has_rows:
             return ""

@@ -1,4 +1,4 @@
-"""*When: now, 8 h*: the one control that says what "free" means on the page."""
+"""*When: now, 8 h*: the control of the planned time, in which GPUs must be free."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import label
 
 
-class WhenControl(QPushButton):
-    """Shows the planned time; a press, or Space, opens the panel that changes it."""
+class PlannedTimeControl(QPushButton):
+    """Shows the planned time; a click or Space opens the panel to change it."""
 
     def __init__(self, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -31,14 +31,14 @@ class WhenControl(QPushButton):
         self.refresh()
 
     @cached_property
-    def popup(self) -> WhenPopup:
-        """Made when it is first opened."""
-        from torchyard_gui.topology.planned_time_control import WhenPopup
+    def popup(self) -> PlannedTimePopup:
+        """The panel; created on first use."""
+        from torchyard_gui.topology.planned_time_control import PlannedTimePopup
 
-        return WhenPopup(self._planning, self)
+        return PlannedTimePopup(self._planning, self)
 
     def open(self) -> None:
-        """Asks for another time, below the button."""
+        """Opens the panel below the button."""
         popup = self.popup
         popup.adjustSize()
         right = self.mapToGlobal(QPoint(self.width() - popup.width(), self.height() + 4))
@@ -47,29 +47,29 @@ class WhenControl(QPushButton):
         popup.ask(left if left.x() + popup.width() <= screen.right() else right)
 
     def set_short(self, is_short: bool) -> None:
-        """The time alone, where there is little room."""
+        """Shows only the time, to save space."""
         if is_short != self._is_short:
             self._is_short = is_short
             self.refresh()
 
     def refresh(self) -> None:
-        """As it is planned now."""
+        """Updates the text."""
         planning = self._planning
         named = self.tr("When: {when}").format(when=planning.words)
         self.setText(planning.words if self._is_short else named)
-        told = self.tr("What “free” means on this page: GPUs that others have booked for some of this time are taken.")
+        tip = self.tr("What “free” means on this page: GPUs that others have booked for some of this time are taken.")
         if planning.planned.is_later:
-            told += " " + self.tr("Launching books the GPUs, and the run starts by itself then.")
+            tip += " " + self.tr("Launching books the GPUs, and the run starts by itself then.")
         if planning.away:
-            told += " " + self.tr("The calendar is away: its bookings are as of {time}.").format(time=planning.away)
-        self.setToolTip(told)
+            tip += " " + self.tr("The calendar is away: its bookings are as of {time}.").format(time=planning.away)
+        self.setToolTip(tip)
         self.setAccessibleName(named)
-        self.setAccessibleDescription(told)
+        self.setAccessibleDescription(tip)
         self.setIcon(icon("warning" if planning.away else "clock"))
 
 
 def name_launch(launch: QAction, planning: PlanningTime) -> None:
-    """What launching is called, and does, for the planned time."""
+    """Sets text and tool tip of the launch action for the planned time."""
     tr = QCoreApplication.translate
     if planning.planned.is_later:
         text = tr("Topology", "Book and launch …")
@@ -86,8 +86,8 @@ WIDTH = 316
 LENGTHS = ("1h", "4h", "8h", "24h", "72h")
 
 
-class WhenPopup(Popup):
-    """Start and length, read when somebody agrees."""
+class PlannedTimePopup(Popup):
+    """Fields for start and length, parsed when confirmed."""
 
     def __init__(self, planning: PlanningTime, parent: QWidget) -> None:
         super().__init__(parent)
@@ -124,8 +124,8 @@ class WhenPopup(Popup):
         rows.setContentsMargins(14, 12, 14, 12)
         rows.setSpacing(8)
         rows.addWidget(label(self.tr("When"), role="title"))
-        said = self.tr("GPUs that others have booked for some of this time are not free.")
-        rows.addWidget(label(said, role="small", ink="2", wrap=True))
+        hint = self.tr("GPUs that others have booked for some of this time are not free.")
+        rows.addWidget(label(hint, role="small", ink="2", wrap=True))
         rows.addWidget(self.start_row)
         rows.addWidget(self.lasts_row)
         rows.addLayout(lengths)
@@ -133,7 +133,7 @@ class WhenPopup(Popup):
         rows.addLayout(foot)
 
     def ask(self, place: QPoint) -> None:
-        """Opens at a place of the screen."""
+        """Opens at a screen position."""
         planning = self._planning
         self.start.setText(planning.planned.start_words(planning.zone))
         self.lasts.setText(planning.planned.length_words)
@@ -166,7 +166,7 @@ class WhenPopup(Popup):
         self._fit()
 
     def _fit(self) -> None:
-        """As high as what it says needs: a row's note that has just changed has not yet asked for its room."""
+        """Resizes to the content; a note that just changed has not yet updated its size hint."""
         for part in (self.start_row, self.lasts_row, self):
             part.ensurePolished()
             if (layout := part.layout()) is not None:

@@ -1,4 +1,4 @@
-"""What a problem is about: a pool, a replica, a key. Problems say it as a path, `pools.workers.replicas`."""
+"""Location of a problem in the design, from its path such as `pools.workers.replicas`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from torchyard_core.topology.model import Launcher, Topology
 from torchyard_gui.widgets.advice import in_the_window
 
 HOSTS = "hosts"
-"""The block of problems about hosts themselves, whose key is the host."""
+"""Block of problems with hosts; the key is the host."""
 
 
 @dataclass(frozen=True)
 class ProblemPlace:
-    """Where a problem can be mended."""
+    """Where a problem can be fixed."""
 
     block: str
-    """`pools`, `pins`, `strategy`, `program`, HOSTS, or "" for the top of the file."""
+    """`pools`, `pins`, `strategy`, `program`, HOSTS, or "" for the top level."""
     key: str
     replicas: tuple[str, ...]
-    """To select; empty for what is about the design as a whole."""
+    """Replicas to select; empty for the whole design."""
 
 
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
-    """Where a problem can be mended. `unplaced`: replicas that have no place; of a pool without room for all, they are
-    what it is about, and not those that have one."""
+    """Locates a problem. For a pool without enough room, its replicas in `unplaced` are selected."""
     block, _, rest = problem.path.partition(".")
     if block == "pins":
         known = {name for names in members_of(topology) for name in names}
@@ -48,14 +47,14 @@ def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = (
 
 
 def whole_block_key(topology: Topology, block: str) -> str:
-    """The key to mend where a block as a whole is wrong: nothing is to be run, or no strategy chosen."""
+    """Returns the key to fix if a whole block is wrong, such as a missing program or strategy."""
     if block == "strategy":
         return "kind"
     return "command" if topology.program.launcher is Launcher.COMMAND else "script"
 
 
 def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
-    """Which of these pools a problem is about. Names may hold dots: the longest that fits counts."""
+    """Returns the pool of a problem. Names may contain dots; the longest match wins."""
     path = problem.path.removeprefix("pools.")
     if path == problem.path:
         return None
@@ -64,7 +63,7 @@ def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
 
 
 def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] = ()) -> dict[str, str]:
-    """The first message for each key of a block; of the block as a whole under ""."""
+    """Returns the first message for each key of a block, with "" for the block itself."""
     found: dict[str, str] = {}
     for problem in problems:
         around = block
@@ -80,7 +79,7 @@ def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] 
 
 
 def in_window(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Problems with the advice that the window has for them, instead of the command line's."""
+    """Returns problems with advice for the window instead of commands."""
     return tuple(replace(problem, message=in_the_window(problem.message)) for problem in problems)
 
 

@@ -1,4 +1,4 @@
-"""The problems dock: a line that says how things stand, and above it, when open, every problem to jump to."""
+"""The problems dock: a summary line, and a list of problems to jump to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.theme.icons import icon, state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.files.conversion_report import Told
+from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import HOSTS, ProblemPlace, place_of
 from torchyard_gui.widgets.indicators import StateMark
@@ -37,20 +37,19 @@ OPEN_HEIGHT = 140
 
 
 class ProblemsDock(QFrame):
-    """Problems as `torchyard validate` and the planner tell them; below them, what is said beside a document of another
-    system that was read or written."""
+    """Shows problems of validation and planning, and the remarks of a converted document."""
 
     jump = Signal(object)
     """The problem to go to."""
     remark_chosen = Signal(object, object)
-    """A Told, and which of its remarks to show."""
+    """A ConversionReport, and the remark to show."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", "bottom")
         self.setAccessibleName(self.tr("Problems"))
         self.problems: tuple[Problem, ...] = ()
-        self.told: Told | None = None
+        self.report: ConversionReport | None = None
         self.line = _Line(self)
         self.line.clicked.connect(self.toggle)
         self.line.dismiss.clicked.connect(lambda: self.show_remarks(None))
@@ -63,7 +62,7 @@ class ProblemsDock(QFrame):
 
     @cached_property
     def table(self) -> QTableWidget:
-        """The list; made when it is first opened."""
+        """The list; created on first use."""
         table = QTableWidget(0, 3)
         table.setAccessibleName(self.tr("Problems"))
         table.horizontalHeader().hide()
@@ -95,13 +94,13 @@ class ProblemsDock(QFrame):
         self.set_open(not self.is_open)
 
     def set_open(self, opened: bool) -> None:
-        """Opens or shuts the list."""
+        """Opens or closes the list."""
         if opened != self.is_open:
             self.table.setVisible(opened)
         self.line.arrow.setIcon(icon("chevron-down" if opened else "chevron-right"))
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Errors first, then warnings, each in the order of the file."""
+        """Shows errors, then warnings, in file order."""
         ordered = tuple(sorted(problems, key=lambda problem: (problem.severity != "error", problem.line or 0)))
         if ordered == self.problems and self.line.text.text():
             return
@@ -111,18 +110,18 @@ class ProblemsDock(QFrame):
         if more and self.isVisible():
             announce(self, self.tr("Problems: {summary}").format(summary=self.line.text.text()))
 
-    def show_remarks(self, told: Told | None) -> None:
-        """Remarks on a document, with the lines that they stand on there; None takes them away."""
-        self.told = told if told is not None and told.remarks else None
+    def show_remarks(self, report: ConversionReport | None) -> None:
+        """Shows the remarks of a converted document; None removes them."""
+        self.report = report if report is not None and report.remarks else None
         self._show()
-        if self.told is not None:
+        if self.report is not None:
             self.set_open(True)
 
     def _show(self) -> None:
         errors = _errors(self.problems)
         summary = self._summary(errors, len(self.problems) - errors)
         self.line.say(summary, "failed" if errors else "warning", bool(self.problems))
-        self.line.dismiss.setVisible(self.told is not None)
+        self.line.dismiss.setVisible(self.report is not None)
         self._fill()
 
     def _fill(self) -> None:
@@ -135,9 +134,9 @@ class ProblemsDock(QFrame):
             for one in self.problems
         ]
         remarks: list[tuple[QIcon, str, str, int | None]] = []
-        if self.told is not None:
-            said = zip(self.told.sentences(), self.told.remarks, strict=True)
-            remarks = [(icon("info"), text, self.told.document, one.line) for text, one in said]
+        if self.report is not None:
+            said = zip(self.report.sentences(), self.report.remarks, strict=True)
+            remarks = [(icon("info"), text, self.report.document, one.line) for text, one in said]
         table.setRowCount(len(problems) + len(remarks))
         for row, (mark, text, place, number) in enumerate(chain(problems, remarks)):
             sentence = QTableWidgetItem(mark, text)
@@ -150,7 +149,7 @@ class ProblemsDock(QFrame):
                 table.setItem(row, column, item)
 
     def next_problem(self) -> None:
-        """Goes to the problem after the current one."""
+        """Goes to the next problem."""
         if self.problems:
             self.set_open(True)
             row = (self.table.currentRow() + 1) % len(self.problems)
@@ -164,19 +163,19 @@ class ProblemsDock(QFrame):
             parts.append(self.tr("1 error") if errors == 1 else self.tr("{count} errors").format(count=errors))
         if warnings:
             parts.append(self.tr("1 warning") if warnings == 1 else self.tr("{count} warnings").format(count=warnings))
-        if self.told is not None:
-            count = len(self.told.remarks)
+        if self.report is not None:
+            count = len(self.report.remarks)
             words = self.tr("1 remark on {file}") if count == 1 else self.tr("{count} remarks on {file}")
-            parts.append(words.format(count=count, file=self.told.document))
-            first = first or self.told.sentences()[0]
+            parts.append(words.format(count=count, file=self.report.document))
+            first = first or self.report.sentences()[0]
         return f"{', '.join(parts)}: {first}" if parts else self.tr("none")
 
     def _chosen(self, index: QModelIndex) -> None:
         row = index.row()
         if row < len(self.problems):
             self.jump.emit(self.problems[row])
-        elif self.told is not None:
-            self.remark_chosen.emit(self.told, self.told.remarks[row - len(self.problems)])
+        elif self.report is not None:
+            self.remark_chosen.emit(self.report, self.report.remarks[row - len(self.problems)])
 
 
 def _errors(problems: Sequence[Problem]) -> int:
@@ -184,7 +183,7 @@ def _errors(problems: Sequence[Problem]) -> int:
 
 
 class _Line(QFrame):
-    """The dock's head: opens and shuts it."""
+    """The summary line, which opens and closes the list."""
 
     clicked = Signal()
 
@@ -223,8 +222,8 @@ class _Line(QFrame):
             self.clicked.emit()
 
 
-class Jumps:
-    """Every problem leads somewhere: what no other place shows is at least in the file's text."""
+class ProblemNavigation:
+    """Goes to the location of a problem, in the last resort to its line in the file."""
 
     def __init__(
         self,
@@ -235,7 +234,8 @@ class Jumps:
         show_in_palette: Callable[[str], bool],
         show_line: Callable[[int], None],
     ) -> None:
-        """`show_in_palette` goes to a host, or for "" to the roles; `show_line` to a line of the file."""
+        """Connects the views. `show_in_palette` goes to a host, or for "" to the roles; `show_line` to a line of the
+        file."""
         self._editor = editor
         self._scene = scene
         self._view = view
@@ -244,7 +244,7 @@ class Jumps:
         self._show_line = show_line
 
     def to(self, problem: Problem) -> None:
-        """Goes to where a problem can be mended."""
+        """Goes to where a problem can be fixed."""
         place = place_of(problem, self._editor.value, self._scene.unplaced)
         self._editor.select(place.replicas)
         if place.replicas:
@@ -257,5 +257,5 @@ class Jumps:
             return self._view.show_rack(place.key) or self._show_in_palette(place.key)
         if self._inspector.focus(place.block, place.key) or place.replicas:
             return True
-        # It is about all pools: what is lacking is added from the palette.
+        # It concerns all pools: the missing ones are added from the palette.
         return place.block == "pools" and self._show_in_palette("")

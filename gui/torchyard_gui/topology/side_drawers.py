@@ -1,4 +1,4 @@
-"""A panel at one side of a page: in its layout, or in a narrow window behind a strip, as a drawer over the page."""
+"""Side panels of a page: part of its layout, or in a narrow window a strip that opens a drawer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from torchyard_gui.topology.palette_list import PaletteList
 
 
 class SideDrawer(QObject):
-    """Keeps one panel and its strip where the window's width wants them. Esc in the panel leaves it for the page, and
-    shuts an open drawer."""
+    """Manages one panel and its strip. Esc in the panel returns to the page and closes an open drawer."""
 
     def __init__(self, panel: QWidget, page: QWidget, side: Literal["left", "right"]) -> None:
         super().__init__(page)
@@ -36,8 +35,8 @@ class SideDrawer(QObject):
 
     @cached_property
     def strip(self) -> QWidget:
-        """What stands for the panel where it is shut; made in the first window that is too narrow for the panel."""
-        # For the Tab key it stands where the panel does, not after all that was there before it.
+        """The strip in place of the panel; created in the first narrow window."""
+        # Placed at the panel's position in the tab order.
         first = next(stop for stop in _stops_after(self._panel) if self._panel.isAncestorOf(stop))
         *_, before = _stops_after(first)
         made = self._make_strip()
@@ -52,16 +51,16 @@ class SideDrawer(QObject):
 
     @property
     def pane(self) -> QWidget:
-        """What F6 goes to."""
+        """Returns the pane for F6."""
         return self.strip if self.is_narrow and not self._panel.isVisible() else self._panel
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a drawer over the page."""
+        """Whether the drawer is open."""
         return self.is_narrow and self._panel.isVisible()
 
     def reveal(self) -> None:
-        """Shows the panel where it is shut; the keyboard goes where the caller puts it."""
+        """Shows the panel without a change of focus."""
         if self.is_narrow and not self._panel.isVisible():
             self._panel.show()
             self._panel.raise_()
@@ -69,16 +68,16 @@ class SideDrawer(QObject):
             self._turned()
 
     def shut(self) -> None:
-        """Only the strip is left; with room for the panel, nothing happens."""
+        """Closes the drawer; no effect if the panel is part of the layout."""
         if self.is_open:
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
-                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # else Qt would give it to what comes next
+                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # by default, Qt would focus the next widget
             self._panel.hide()
             self._turned()
 
     def fit(self) -> None:
-        """Strip or panel, as the window is wide."""
+        """Shows the strip or the panel, depending on the window's width."""
         narrow = self._page.window().width() < M.narrow_below
         if narrow != self.is_narrow:
             self.is_narrow = narrow
@@ -97,7 +96,7 @@ class SideDrawer(QObject):
             self._lay_drawer()
 
     def _turned(self) -> None:
-        """The drawer was opened or shut."""
+        """Called when the drawer was opened or closed."""
 
     def _lay_drawer(self) -> None:
         width = self._panel.width()
@@ -115,7 +114,7 @@ class SideDrawer(QObject):
 
 
 def _stops_after(start: QWidget) -> Iterator[QWidget]:
-    """Where the Tab key stops in a widget's window from there on, once around."""
+    """Returns the widgets in tab order after `start`, once around."""
     widget = start.nextInFocusChain()
     while widget is not None and widget is not start:
         if widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
@@ -132,10 +131,10 @@ PICTURE = 18
 
 
 class PaletteStrip(QFrame):
-    """Badges that can be clicked and dragged as the palette's rows can, and a button for the drawer."""
+    """Badges to click and drag, and a button to open the palette."""
 
     role_chosen = Signal(str, bool)
-    """A role, and whether many were asked for."""
+    """A role, and whether several are requested."""
     open_wanted = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -174,10 +173,9 @@ class PaletteStrip(QFrame):
 
 
 class PaletteSide(SideDrawer):
-    """Keeps the palette at the left of a page.
+    """The palette at the left of a page.
 
-    Its drawer shuts when the keyboard leaves it, too, and when something is dragged out of it, so that what lies below
-    can be reached.
+    Its drawer also closes when it loses the focus or a drag leaves it, so that the canvas below is reachable.
     """
 
     def __init__(self, palette: Palette, page: QWidget) -> None:
@@ -195,7 +193,7 @@ class PaletteSide(SideDrawer):
         return strip
 
     def open(self) -> None:
-        """Shows the palette where it is shut, and goes to its search."""
+        """Shows the palette with the focus in its search field."""
         self.reveal()
         self._palette.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self._palette.search.selectAll()
@@ -212,7 +210,7 @@ DRAWER_BUTTON = QSize(44, 46)
 
 
 class InspectorStrip(QFrame):
-    """Its button is down while the drawer is open."""
+    """A button to open the inspector, checked while it is open."""
 
     pressed = Signal()
 
@@ -244,7 +242,7 @@ class InspectorStrip(QFrame):
 
 
 class InspectorSide(SideDrawer):
-    """Keeps the inspector at the right of a page."""
+    """The inspector at the right of a page."""
 
     def __init__(self, inspector: Inspector, page: QWidget) -> None:
         super().__init__(inspector, page, "right")
@@ -257,7 +255,7 @@ class InspectorSide(SideDrawer):
         return strip
 
     def toggle(self) -> None:
-        """Goes to the first field; shuts a drawer that is open."""
+        """Opens the drawer with the focus in its first field, or closes it."""
         if self.is_open:
             self.shut()
             self._page.setFocus(Qt.FocusReason.OtherFocusReason)

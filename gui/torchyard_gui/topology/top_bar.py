@@ -1,4 +1,4 @@
-"""The page's top bar: the file, undo and redo, the strategy, when is planned, how many GPUs the design uses, Launch."""
+"""The top bar of the page: file, undo, redo, strategy, planned time, used GPUs and Launch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence
-from torchyard_gui.topology.planned_time_control import WhenControl
+from torchyard_gui.topology.planned_time_control import PlannedTimeControl
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 NARROW = 1100
-"""Below so many pixels the bar says less."""
+"""Width in pixels below which the bar is shortened."""
 
 
 class TopBar(QFrame):
-    """Shows; what is pressed goes out as signals and actions."""
+    """Shows the document's state; requests are emitted as signals and actions."""
 
     strategy_chosen = Signal(object)
     """A StrategyKind."""
@@ -39,7 +39,7 @@ class TopBar(QFrame):
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
-        self.when = WhenControl(planning)
+        self.when = PlannedTimeControl(planning)
         self.gpus = ElidedLabel()
         self.gpus.setProperty("role", "small")
         self.gpus.setProperty("ink", "2")
@@ -68,14 +68,14 @@ class TopBar(QFrame):
         self._show_launch(launch)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """In little room the fields say themselves what they are."""
+        """Hides the labels of fields in a narrow window."""
         super().resizeEvent(event)
         is_narrow = self.width() < NARROW
         self._strategy_name.setHidden(is_narrow)
         self.when.set_short(is_narrow)
 
     def show_document(self, document: TopologyDocument) -> None:
-        """The file's name, and whether there is anything to save."""
+        """Shows the file's name and whether it has unsaved changes."""
         self.file.setText(document.name)
         self.file.setToolTip(str(document.path or ""))
         self.unsaved.setText("• " + self.tr("unsaved") if document.is_modified else "")
@@ -86,7 +86,7 @@ class TopBar(QFrame):
         self.launch.setEnabled(launch.isEnabled())
 
     def show_plan(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
-        """The strategy, and the GPUs that the design uses of those that are free."""
+        """Shows the strategy, and how many of the free GPUs the design uses."""
         kind = plan.topology.strategy.kind
         self.strategy.set_values([kind])
         self.strategy.setToolTip(strategy_sentence(kind))
@@ -94,8 +94,8 @@ class TopBar(QFrame):
         self.gpus.setToolTip("")
         self.gpus.setText(self._gpus(plan, hosts, bool(unknown)))
         if unknown:
-            said = self.tr("Nobody knows now who uses the GPUs of {hosts}.")
-            self.gpus.setToolTip(said.format(hosts=", ".join(unknown)))
+            tip = self.tr("It is not known who uses the GPUs of {hosts} now.")
+            self.gpus.setToolTip(tip.format(hosts=", ".join(unknown)))
 
     def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...], unknown: bool) -> str:
         free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)
@@ -112,7 +112,7 @@ class TopBar(QFrame):
         return self.tr("{used} GPUs used").format(used=used)
 
     def kind(self) -> StrategyKind:
-        """The strategy that is shown."""
+        """The displayed strategy."""
         return next(kind for kind in StrategyKind if strategy_name(kind) == self.strategy.currentText())
 
 

@@ -1,4 +1,4 @@
-"""The one undo command: the document's value before an edit, and after it."""
+"""The undo command: the document's value before and after an edit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Select = Callable[[tuple[str, ...]], None]
 
 
 class Edit(QUndoCommand):
-    """Puts `after` into the document, and `before` back. Topologies are values: that is all there is to undo.
+    """Replaces the document's value; topologies are immutable, so nothing else is needed.
 
-    Edits that follow each other with the same `key` become one, as those of somebody who types. `selections` are
-    the replicas to select after undo and after redo.
+    Successive edits with the same `key`, such as typing, are merged. `selections` are the replicas to select after undo
+    and
+    after redo.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Edit(QUndoCommand):
         self._selections = selections
 
     def id(self) -> int:
-        """Qt tries to merge commands of equal ids, -1 never."""
+        """Qt merges commands with equal IDs; -1 never."""
         return zlib.crc32(self._key.encode()) & 0x7FFFFFFF if self._key else -1
 
     def redo(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks of the document: a little after each edit, with what they find shown at every place that it is about."""
+"""Validation of the document shortly after each edit, with results shown at each location."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.topology.yaml_view import YamlPane
 
 CHECK_AFTER_MS = 120
-"""From an edit to the checks, which look at the disk too."""
+"""Delay from an edit to its validation, which reads files."""
 
 
-class Checks(QObject):
-    """Checks as `torchyard validate` and `plan` do: `soon` after an edit, `now` for who needs the answer."""
+class Validation(QObject):
+    """Runs the checks of `torchyard validate` and `plan`: `soon` after an edit, `now` if the result is needed."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Checks(QObject):
         self._timer.start()
 
     def now(self) -> None:
-        """Checks the document, and shows what was found: listed, beside fields, on chips and at lines."""
+        """Validates the document and shows the problems in the list, at fields, on chips and at lines."""
         self._timer.stop()
         document, file = self._editor.document, None
         if document.broken:
             found: tuple[Problem, ...] = document.broken
         elif not document.value.pools and not document.is_modified:
-            found = ()  # A new document is not wrong, only empty.
+            found = ()  # A new document is empty, not wrong.
         else:
             hosts = tuple(self._editor.facts())
             file = document.as_file()
@@ -65,7 +65,7 @@ class Checks(QObject):
 
     @property
     def errors(self) -> int:
-        """How many keep the document, as it was last checked, from being launched."""
+        """Returns the number of errors of the last validation, which prevent a launch."""
         file = self._yaml.file
         found = file.check(self._editor.facts()) if file is not None else self._editor.document.broken
         return sum(problem.severity == "error" for problem in found)

@@ -1,4 +1,4 @@
-"""The document as its file says it, beside the canvas: it follows every edit, and marks the lines of problems."""
+"""The document as YAML beside the canvas, with marked problems."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class YamlView(QPlainTextEdit):
         self._make_room()
 
     def show_text(self, text: str) -> None:
-        """Shows another text; the place that is looked at stays."""
+        """Replaces the text; keeps the scroll position."""
         if text == self.toPlainText():
             return
         bar, across = self.verticalScrollBar(), self.horizontalScrollBar()
@@ -66,12 +66,12 @@ class YamlView(QPlainTextEdit):
         self._dress()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
-        """Marks lines, the first problem of each."""
+        """Marks lines, each with its first problem."""
         self._problems = dict(problems)
         self._dress()
 
     def show_lines(self, first: int, last: int) -> None:
-        """Points at lines, counted from 1, and scrolls to the first."""
+        """Highlights lines, counted from 1, and scrolls to the first."""
         self._shown = (first, last) if first else None
         self._dress()
         if first and (block := self.document().findBlockByNumber(first - 1)).isValid():
@@ -79,7 +79,7 @@ class YamlView(QPlainTextEdit):
             self.ensureCursorVisible()
 
     def marked_lines(self) -> list[int]:
-        """Lines with a problem."""
+        """Returns the lines with a problem."""
         return sorted(self._problems)
 
     def problem_at(self, line: int) -> Problem | None:
@@ -144,7 +144,7 @@ class YamlView(QPlainTextEdit):
 
 
 class _Margin(QWidget):
-    """Line numbers, and the marks of problems with their sentences on hover."""
+    """Line numbers, and marks of problems with tool tips."""
 
     def __init__(self, view: YamlView) -> None:
         super().__init__(view)
@@ -158,24 +158,24 @@ class _Margin(QWidget):
 
 
 def monospaced() -> QFont:
-    """The system's font for text that is read by its columns."""
+    """Returns the system's monospaced font."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     font.setPixelSize(12)
     return font
 
 
 class YamlPane(QWidget):
-    """Empty until somebody wants to see the text."""
+    """The pane of the text, which is created on first use."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
         self._editor = editor
         self.file: TopologyFile | None = None
-        """The document as it was last checked, which knows the lines of pools; None where it cannot be read."""
+        """The document as last validated, which knows the lines of pools; None if it cannot be parsed."""
 
     @cached_property
     def view(self) -> YamlView:
-        """The text; made when it is first shown, which for most windows is never."""
+        """The text view; created on first use, which most windows never need."""
         from torchyard_gui.topology.yaml_view import YamlView
 
         layout = QVBoxLayout(self)
@@ -186,7 +186,7 @@ class YamlPane(QWidget):
         return made
 
     def show_text(self, problems: Iterable[Problem]) -> None:
-        """Shows the text as it is now, with a mark at the line of each problem."""
+        """Shows the current text with marks at the lines of problems."""
         self.view.show_text(self._editor.document.text.removeprefix("\ufeff"))
         lines: dict[int, Problem] = {}
         for problem in problems:
@@ -196,7 +196,7 @@ class YamlPane(QWidget):
         self.point_at_selection()
 
     def point_at_selection(self) -> None:
-        """Points at the lines of the selected replicas' pools."""
+        """Highlights the pools of the selected replicas."""
         if not self.isVisible() or self.file is None:
             return
         lines = [line for at in self._editor.selected_pools() if (line := self.file.line(("pools", at)))]
@@ -212,7 +212,7 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
 
 
 class YamlColors(QSyntaxHighlighter):
-    """Follows the theme."""
+    """Syntax highlighting in the theme's colours."""
 
     def __init__(self, document: QTextDocument) -> None:
         super().__init__(document)

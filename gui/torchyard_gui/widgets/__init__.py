@@ -1,6 +1,6 @@
-"""Small widgets that every page uses."""
+"""Widgets shared by the pages."""
 
-from torchyard_gui.widgets.clear_layout import drop, drop_all
+from torchyard_gui.widgets.clear_layout import clear_layout, remove_widgets
 from torchyard_gui.widgets.containers import Card, scrolled
 from torchyard_gui.widgets.empty_state import EmptyState
 from torchyard_gui.widgets.form_row import FormRow
@@ -23,9 +23,9 @@ __all__ = [
     "Segmented",
     "StateMark",
     "Toast",
-    "drop",
-    "drop_all",
+    "clear_layout",
     "label",
+    "remove_widgets",
     "scrolled",
     "set_ink",
 ]

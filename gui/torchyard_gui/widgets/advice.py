@@ -1,4 +1,4 @@
-"""What core says, as the window says it: with a capital where a sentence begins, and buttons for commands."""
+"""Converts messages of the core to the window: capitalized, with buttons in place of commands."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _YES = re.compile(r", or add -y to send it all(?=\.)")
 _EXCLUDE = re.compile(r"in `program\.exclude`")
 _CODE = re.compile(r"`([^`]+)`")
 _BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there", "this"}
-"""Words that a sentence of the core begins with; other beginnings are names, which stay as they are."""
+"""First words of core sentences to capitalize; other first words are names."""
 
 
 def as_sentence(message: str, hint: str = "", *, host: str = "", elsewhere: bool = False) -> str:
-    """A message of the core with its hint.
+    """Returns a core message with its hint.
 
-    A sentence that begins with the name `host` keeps that as it is. `elsewhere`: the buttons that the hint means are
-    those of the Fleet page, and another page is looked at.
+    A leading `host` name is not capitalized. `elsewhere`: the hint's buttons are on the Fleet page, and another page is
+    shown.
     """
     message = in_the_window(message, elsewhere=elsewhere)
     if not message.endswith((".", "!", "?")):
@@ -47,7 +47,7 @@ def as_sentence(message: str, hint: str = "", *, host: str = "", elsewhere: bool
 
 
 def in_the_window(text: str, *, elsewhere: bool = False) -> str:
-    """The command line's advice, as the window's."""
+    """Replaces advice about commands by advice about the window."""
     for command, button in _PRESSED:
         for found in command.finditer(text):
             text = text.replace(found[0], _press(found[1] == "R", button, elsewhere))
@@ -57,12 +57,12 @@ def in_the_window(text: str, *, elsewhere: bool = False) -> str:
 
 
 def _always(words: str) -> Callable[[re.Match[str]], str]:
-    """A replacement that is taken as it stands, backslashes too."""
+    """Returns a replacement that is taken literally, backslashes included."""
     return lambda _: words
 
 
 def _elsewhere_in_the_window() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Commands that tell or change something, and where the window has it."""
+    """Returns commands and the place of the window with the same function."""
     return (
         (_OLD_RUNS, _translate("Advice", "(the Runs page shows old runs)")),
         (_REMOVE, _translate("Advice", "or remove that one first")),

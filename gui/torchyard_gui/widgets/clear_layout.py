@@ -1,4 +1,4 @@
-"""Takes widgets out of a layout for good."""
+"""Removal of widgets from layouts and of actions from menus."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLayout, QMenu, QWidget
 
 
-def drop(layout: QLayout, widgets: Iterable[QWidget]) -> None:
-    """Takes these out. They are deleted when the loop next turns, and hidden at once: nobody sees them till then."""
+def remove_widgets(layout: QLayout, widgets: Iterable[QWidget]) -> None:
+    """Removes widgets; hides them at once, deletes them in the next turn of the event loop."""
     for widget in widgets:
         layout.removeWidget(widget)
         widget.hide()
         widget.deleteLater()
 
 
-def drop_all(layout: QLayout) -> None:
-    """Takes every widget out that is in a layout now."""
+def clear_layout(layout: QLayout) -> None:
+    """Removes all widgets of a layout."""
     items = [layout.itemAt(number) for number in range(layout.count())]
-    drop(layout, [widget for item in items if item is not None and (widget := item.widget()) is not None])
+    remove_widgets(layout, [widget for item in items if item is not None and (widget := item.widget()) is not None])
 
 
-def empty_menu(menu: QMenu) -> None:
-    """Take every action out of a menu, and delete the separators and submenus that it has made itself.
+def clear_menu(menu: QMenu) -> None:
+    """Removes all actions from a menu; deletes the separators and submenus it created.
 
-    Unlike `QMenu.clear()` it deletes no action of another owner: in PySide, `clear()` also deletes what
-    `QUndoStack.createUndoAction` has made, and keeps every submenu.
+    Unlike `QMenu.clear()`, which in PySide also deletes actions of `QUndoStack.createUndoAction` and keeps every
+    submenu.
     """
     for action in menu.actions():
         menu.removeAction(action)

@@ -1,4 +1,4 @@
-"""Every action of the window in one searchable list: Ctrl+Shift+P, some letters, Enter."""
+"""The command palette: a searchable list of all actions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 12
 
 
 class CommandPalette(QFrame):
-    """Lies over its window; asks for the actions each time it opens, so it knows what is there now."""
+    """Lies over its window; reads the actions each time it opens."""
 
     def __init__(
         self,
@@ -34,7 +34,11 @@ class CommandPalette(QFrame):
         run: Callable[[QAction], None] = QAction.trigger,
         first: Callable[[], Iterable[QAction]] = tuple,
     ) -> None:
-        """`first`: those to show above the others, such as those of the page that is shown."""
+        """Creates the palette hidden.
+
+        Args:
+            first: Returns the actions to list first, such as those of the current page.
+        """
         super().__init__(parent)
         self._ask = actions
         self._do = run
@@ -64,7 +68,7 @@ class CommandPalette(QFrame):
         self.hide()
 
     def open(self) -> None:
-        """Show all actions, with the cursor in the field."""
+        """Opens with all actions and the focus in the search field."""
         self._came_from = self.window().focusWidget()
         first = set(self._ask_first())
         self._actions = sorted(filter(_can_be_run, self._ask()), key=lambda each: (each not in first, _name(each)))
@@ -78,7 +82,7 @@ class CommandPalette(QFrame):
         self.field.setFocus()
 
     def close_palette(self) -> None:
-        """Give the keyboard back to where it came from."""
+        """Closes and restores the focus."""
         self.hide()
         if self._came_from is not None:
             self._came_from.setFocus()
@@ -134,7 +138,7 @@ def _name(action: QAction) -> str:
 
 
 def _blank_icon() -> QIcon:
-    """Keeps the names of actions without an icon in line with the others."""
+    """Returns an empty icon that aligns actions without one."""
     nothing = QPixmap(16, 16)
     nothing.fill(Qt.GlobalColor.transparent)
     return QIcon(nothing)
@@ -144,7 +148,7 @@ SHORTCUT_ROLE = int(Qt.ItemDataRole.UserRole) + 1
 
 
 class ShortcutDelegate(QStyledItemDelegate):
-    """The row's `SHORTCUT_ROLE` is what it draws."""
+    """Draws the row's `SHORTCUT_ROLE`."""
 
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex

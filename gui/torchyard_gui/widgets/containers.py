@@ -1,4 +1,4 @@
-"""A card: a raised surface that holds one thing."""
+"""Containers: cards and scroll areas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 
 class Card(QFrame):
-    """Fill it through `body`, a vertical layout."""
+    """A raised card with its content in `body`, a vertical layout."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -17,7 +17,7 @@ class Card(QFrame):
         self.body.setSpacing(6)
 
     def set_selected(self, selected: bool) -> None:
-        """Draw the outline of what is selected."""
+        """Sets whether the selection outline is drawn."""
         if bool(self.property("selected")) != selected:
             self.setProperty("selected", selected)
             self.style().unpolish(self)
@@ -25,7 +25,7 @@ class Card(QFrame):
 
 
 def scrolled(inside: QWidget, name: str = "") -> QScrollArea:
-    """An area without a frame that scrolls up and down alone. With a name it takes the keyboard, to be scrolled by."""
+    """Returns a frameless, vertically scrolling area. With `name` it accepts the focus, so that keys scroll it."""
     area = QScrollArea()
     area.setWidgetResizable(True)
     area.setFrameShape(QFrame.Shape.NoFrame)

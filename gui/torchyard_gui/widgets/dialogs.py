@@ -1,5 +1,4 @@
-"""A question over the window, with a yes that says what it does, and a no that Enter and Esc give, where there is
-nothing better to do."""
+"""Confirmation dialogs and popups. Enter and Esc mean no, unless there is a better default."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 420
 RATHER = 2
-"""What `finished` says of who chose neither yes nor no."""
+"""Result code for the third choice, neither yes nor no."""
 
 
 def yes_to(accept: str) -> str:
-    """The words of the button for yes, by the `accept` of a launch's question."""
+    """Returns the text of the confirming button, by the `accept` of a launch's question."""
     if accept == "book":
         return QCoreApplication.translate("Question", "Book and launch")
     if accept == "launch":
@@ -25,8 +24,8 @@ def yes_to(accept: str) -> str:
     return QCoreApplication.translate("Question", "Send them")
 
 
-class Question(QDialog):
-    """Accepted with yes. Open it with `open()`: it keeps nothing but the window waiting."""
+class ConfirmationDialog(QDialog):
+    """Accepted with yes. Open it with `open()`, which blocks only its window."""
 
     rather_chosen = Signal()
 
@@ -41,7 +40,12 @@ class Question(QDialog):
         rather: str = "",
         is_grave: bool = True,
     ):
-        """`rather`: what is better than yes or no, and what Enter then gives. `is_grave`: yes takes something away."""
+        """Creates a dialog with two or three buttons.
+
+        Args:
+            rather: A third choice, the default if given.
+            is_grave: Confirming deletes something.
+        """
         super().__init__(parent)
         self.setWindowTitle(question)
         self.setMinimumWidth(WIDTH)
@@ -60,7 +64,7 @@ class Question(QDialog):
         self.yes.clicked.connect(self.accept)
         self.no.clicked.connect(self.reject)
         self.rows = QVBoxLayout()
-        """For more than the sentence says."""
+        """Layout for content below the sentence."""
         self.rows.setSpacing(10)
         self.rows.addWidget(label(sentence, wrap=True))
         layout = QVBoxLayout(self)
@@ -81,7 +85,7 @@ class Question(QDialog):
 
 
 class DialogButtons(QDialogButtonBox):
-    """`agree` accepts the dialog, `cancel` rejects it."""
+    """Buttons that accept (`agree`) and reject (`cancel`) a dialog."""
 
     def __init__(self, dialog: QDialog, agree: str) -> None:
         super().__init__()
@@ -94,18 +98,18 @@ class DialogButtons(QDialogButtonBox):
 
 
 class Popup(QFrame):
-    """Enter agrees, Esc and a click beside it do not."""
+    """A popup: Enter accepts, Esc and an outside click close it."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self.setProperty("popup", True)
 
     def agree(self) -> None:
-        """Enter was pressed: what is typed is meant."""
+        """Handles Enter."""
         raise NotImplementedError
 
     def open_at(self, place: QPoint, field: QLineEdit | QSpinBox) -> None:
-        """Opens at a place of the screen, with the keyboard in a field, to be typed over."""
+        """Opens at a screen position with the text of `field` selected."""
         self.move(place)
         self.show()
         field.setFocus(Qt.FocusReason.PopupFocusReason)

@@ -1,4 +1,4 @@
-"""What a page shows while there is nothing in it: what it is for and what to do first."""
+"""Placeholders for empty pages and lists."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 400
-"""Of the sentence: longer lines are hard to read."""
+"""Width of the sentence in pixels; longer lines are hard to read."""
 
 
 class EmptyState(QWidget):
-    """A title, a sentence, and buttons for what to do first: the first one is the primary."""
+    """A title, a sentence and buttons; the first button is the primary one."""
 
     def __init__(
         self, title: str, sentence: str, *actions: QAction, icon_name: str = "", parent: QWidget | None = None
@@ -58,7 +58,7 @@ class EmptyState(QWidget):
         self._draw()
 
     def set_texts(self, title: str, sentence: str) -> None:
-        """Say something else."""
+        """Replaces the texts."""
         self.title.setText(title)
         self.sentence.setText(sentence)
 
@@ -80,14 +80,18 @@ MARGIN = 16
 HEIGHT = 88
 
 
-class NothingFound(QLabel):
-    """Lies over a view for as long as that has no row and there is something to say."""
+class EmptyListMessage(QLabel):
+    """A message over a view that has no rows."""
 
-    def __init__(self, view: QAbstractItemView, said: Callable[[], str]) -> None:
-        """`said`: the words for an empty view, "" for none; `look` once they may be others."""
+    def __init__(self, view: QAbstractItemView, message: Callable[[], str]) -> None:
+        """Lies over `view`.
+
+        Args:
+            message: Returns the message, or "" for none; call `look` when it may have changed.
+        """
         super().__init__(view.viewport())
         self._view = view
-        self._said = said
+        self._message = message
         self.setProperty("ink", "2")
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setWordWrap(True)
@@ -100,10 +104,10 @@ class NothingFound(QLabel):
         self.look()
 
     def look(self) -> None:
-        """Shows itself, or goes."""
-        said = self._said() if self._view.model().rowCount() == 0 else ""
-        self.setText(said)
-        self.setVisible(bool(said))
+        """Updates text and visibility."""
+        message = self._message() if self._view.model().rowCount() == 0 else ""
+        self.setText(message)
+        self.setVisible(bool(message))
         self._place()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:

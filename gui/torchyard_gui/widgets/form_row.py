@@ -1,4 +1,4 @@
-"""A row of a form: its name, its field, and below them a note or what is wrong with the field."""
+"""A form row: name, field, and a note or a problem below."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_gui.widgets.text_labels import label, set_ink
 
 
 class FormRow(QWidget):
-    """The name to the left in a column of `name_width`, so that rows line up."""
+    """The name has a column of `name_width` pixels, so that rows align."""
 
     def __init__(
         self, name: str, field: QWidget, note: str = "", *, name_width: int = 112, parent: QWidget | None = None
@@ -24,7 +24,7 @@ class FormRow(QWidget):
         self._plain_note = note
         self._plain_description = field.accessibleDescription()
         self.problem = ""
-        """What is wrong with the field; "" for nothing."""
+        """The problem of the field, or ""."""
         if not field.accessibleName():
             field.setAccessibleName(name)
         self._grid = QGridLayout(self)
@@ -39,19 +39,18 @@ class FormRow(QWidget):
 
     @cached_property
     def note(self) -> QLabel:
-        """The words below the field. Most rows never have any: made when there are some."""
+        """The label below the field; created on first use, because most rows have none."""
         made = label(role="small", ink="3", wrap=True)
         self._grid.addWidget(made, 1, 0, 1, 2)
         return made
 
     def set_note(self, note: str) -> None:
-        """Say something below the field."""
+        """Sets the note below the field."""
         self._plain_note = note
         self.set_problem("")
 
     def set_problem(self, problem: str) -> None:
-        """Say what is wrong with the field, and outline it; "" takes that back. Who comes to it with a screen reader is
-        told."""
+        """Sets the problem of the field, outlined and announced to screen readers; "" removes it."""
         self.problem = problem
         description = problem or self._plain_description
         if description != self.field.accessibleDescription():

@@ -1,4 +1,4 @@
-"""What every gesture is."""
+"""Base class of mouse gestures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from PySide6.QtCore import QPoint, Qt
 
 
 class Gesture(ABC):
-    """In progress from its making until `finish` or `cancel`, of which exactly one is called.
+    """In progress from its creation until `finish` or `cancel`, exactly one of which is called.
 
-    Positions are the viewport's.
+    Positions are in viewport pixels.
     """
 
     cursor: Qt.CursorShape | None = None
@@ -23,4 +23,4 @@ class Gesture(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Leave everything as it was before."""
+        """Restores the state before the gesture."""

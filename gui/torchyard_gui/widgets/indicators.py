@@ -1,4 +1,4 @@
-"""A state's or a role's mark as a widget, for rows that are widgets."""
+"""Widgets for states, roles and loads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.theme.theme import theme
 
 
 class StateMark(QWidget):
-    """The shape of a state; say the state in words beside it."""
+    """The mark of a state; add the state's name beside it."""
 
     def __init__(self, state: str = "unknown", size: int = 16, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -34,7 +34,7 @@ class StateMark(QWidget):
 
 
 class RoleBadge(QWidget):
-    """The badge of a role: shape, colour and letter; say the role in words beside it."""
+    """The badge of a role; add the role's name beside it."""
 
     def __init__(self, role: str, size: int = 20, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -53,7 +53,7 @@ class RoleBadge(QWidget):
 
 
 class MeterBar(QWidget):
-    """`value` from 0 to 1, or None for unknown; in the colour of a token."""
+    """A bar for `value`, 0 to 1 or None for unknown, in the colour of a token."""
 
     def __init__(self, value: float | None = None, token: str = "meter", parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -1,4 +1,4 @@
-"""A line to search in: the lens before it, a cross to empty it, Esc too."""
+"""Input fields: search, numbers and segmented choices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.theme.icons import icon
 
 
 class SearchField(QLineEdit):
-    """Esc empties it first; an empty one lets Esc through to who is around it."""
+    """A search field with an icon and a clear button. Esc clears it; if it is empty, the parent gets Esc."""
 
     def __init__(self, placeholder: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -29,11 +29,11 @@ class SearchField(QLineEdit):
 
 
 MARGIN = 9
-"""As far as the text of other fields is from their border; style sheets cannot say it of a spin box."""
+"""Text margin of the other fields in pixels; style sheets cannot set it for spin boxes."""
 
 
 class NumberField(QSpinBox):
-    """A spin box that looks as the other fields do."""
+    """A spin box styled like the other fields."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -41,7 +41,7 @@ class NumberField(QSpinBox):
 
 
 class Segmented(QFrame):
-    """Choices are (key, text); the arrows move between them."""
+    """A segmented choice of (key, text); the arrow keys change it."""
 
     changed = Signal(str)
 
@@ -68,15 +68,15 @@ class Segmented(QFrame):
 
     @property
     def value(self) -> str:
-        """The key of the choice that holds."""
+        """The key of the current choice."""
         return self._keys[self._buttons.checkedId()]
 
     def set_value(self, key: str) -> None:
-        """Make a choice hold; `changed` follows where it is another one."""
+        """Sets the choice; emits `changed` if it differs."""
         self._buttons.button(self._keys.index(key)).setChecked(True)
 
     def button(self, key: str) -> QToolButton:
-        """The button of a choice, to disable it or explain it."""
+        """Returns the button of a choice, to disable or explain it."""
         button = self._buttons.button(self._keys.index(key))
         assert isinstance(button, QToolButton)
         return button

@@ -1,4 +1,4 @@
-"""A line across the top of a page that says what is the matter and offers the way out."""
+"""A bar at the top of a page with a problem and buttons to solve it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolBut
 from torchyard_gui.theme.icons import icon, paint_state, pixmap
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.advice import in_the_window
-from torchyard_gui.widgets.clear_layout import drop
+from torchyard_gui.widgets.clear_layout import remove_widgets
 from torchyard_gui.widgets.screen_reader import announce
 
 Kind = Literal["info", "warn", "fail"]
 
 
 class NoticeBar(QFrame):
-    """Hidden until `show_notice`. `action_triggered` carries the number of the button that was pressed. Who listens is
-    told each notice once, when it is there to be seen."""
+    """Hidden until `show_notice`. `action_triggered` carries the number of the pressed button. Each notice is announced
+    once,
+    when it is visible."""
 
     action_triggered = Signal(int)
     closed = Signal()
@@ -28,8 +29,8 @@ class NoticeBar(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.kind: Kind = "info"
-        self._told = ""
-        """What was announced last."""
+        self._announced = ""
+        """The text announced last."""
         self._mark = _Mark(self)
         self.label = QLabel(self)
         self.label.setTextFormat(Qt.TextFormat.PlainText)
@@ -54,9 +55,10 @@ class NoticeBar(QFrame):
         return self.label.text()
 
     def show_notice(self, kind: Kind, text: str, *actions: str, closable: bool = True, is_known: bool = False) -> None:
-        """Say `text`, with a button for each of `actions`; replaces what was said before.
+        """Shows `text` with a button for each of `actions`; replaces the previous notice.
 
-        `is_known`: it is no news to who listens.
+        Args:
+            is_known: Do not announce the notice.
         """
         text = in_the_window(text)
         self.kind = kind
@@ -69,35 +71,35 @@ class NoticeBar(QFrame):
         self.label.setText(text)
         self.setAccessibleName(text)
         if [button.text() for button in self.buttons] != list(actions):
-            self._put_buttons(actions)  # the same ones stay, and the keyboard on them
+            self._put_buttons(actions)  # Unchanged buttons keep the focus.
         self._close.setVisible(closable)
         self._mark.update()
         self.show()
-        self._tell()
+        self._announce()
 
     def reword(self, text: str) -> None:
-        """Say the same in newer words: its buttons stay, and nobody is told it again."""
-        self._told = text
+        """Changes the text only, without an announcement."""
+        self._announced = text
         self.label.setText(text)
         self.setAccessibleName(text)
 
     def clear(self) -> None:
-        """Nothing is the matter any more."""
-        self._told = ""
+        """Hides the bar."""
+        self._announced = ""
         self.hide()
         self.label.clear()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._tell()
+        self._announce()
 
-    def _tell(self) -> None:
-        if self.isVisible() and self.text != self._told:
-            self._told = self.text
+    def _announce(self) -> None:
+        if self.isVisible() and self.text != self._announced:
+            self._announced = self.text
             announce(self, self.text, urgent=self.kind != "info")
 
     def _put_buttons(self, actions: Sequence[str]) -> None:
-        drop(self._layout, self.buttons)
+        remove_widgets(self._layout, self.buttons)
         self.buttons = [self._button(number, words) for number, words in enumerate(actions)]
 
     def _button(self, number: int, text: str) -> QPushButton:
@@ -113,7 +115,7 @@ class NoticeBar(QFrame):
 
 
 class _Mark(QWidget):
-    """The shape that goes with the kind: never colour alone."""
+    """The shape of the kind, because colour alone is not accessible."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)

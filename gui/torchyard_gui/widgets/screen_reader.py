@@ -1,4 +1,4 @@
-"""Tells screen readers what has just happened, as words that need no look: at most one every few seconds."""
+"""Announcements to screen readers, at most one every few seconds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Who listens needs time for a sentence. Of what comes meanwhile, the newest is told then."""
+"""Time for one sentence to be read; of later ones, the newest is announced then."""
 
 
 def send(event: QAccessibleEvent) -> None:
-    """Hands an event to whoever listens."""
-    from PySide6.QtGui import QAccessible  # its many enumerations are made then, not before the first paint
+    """Sends an event to assistive technology."""
+    from PySide6.QtGui import (
+        QAccessible,
+    )  # slow: not before the first paint
 
     QAccessible.updateAccessibility(event)
 
 
 def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
-    """Says something by the window that a widget is in. `urgent` breaks into what is being read: something was
-    refused, failed, or is away."""
+    """Announces a text through the widget's window. `urgent`, for refusals and failures, interrupts the current one."""
     window = widget.window()
     direct = Qt.FindChildOption.FindDirectChildrenOnly
     announcer = window.findChild(Announcer, options=direct) or Announcer(window)
@@ -31,7 +32,7 @@ def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
 
 
 class Announcer(QObject):
-    """The voice of one window, which must be shown for anybody to listen."""
+    """Announcements of one window, which must be visible."""
 
     def __init__(self, window: QWidget):
         super().__init__(window)
@@ -40,27 +41,27 @@ class Announcer(QObject):
         self._next: tuple[str, bool] | None = None
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
-        self._timer.timeout.connect(self._tell_next)
+        self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """Now, or in a while what is the newest by then; what is urgent before what is not."""
+        """Announces now, or later if it is then the newest; urgent texts come first."""
         if not text:
             return
         waited = self._since.elapsed() if self._since.isValid() else EVERY_MS
         if waited >= EVERY_MS:
-            self._tell(text, urgent)
+            self._announce(text, urgent)
             return
         if self._next is None or urgent or not self._next[1]:
             self._next = text, urgent
         if not self._timer.isActive():
             self._timer.start(EVERY_MS - int(waited))
 
-    def _tell_next(self) -> None:
+    def _announce_next(self) -> None:
         if self._next is not None:
             (text, urgent), self._next = self._next, None
-            self._tell(text, urgent)
+            self._announce(text, urgent)
 
-    def _tell(self, text: str, urgent: bool) -> None:
+    def _announce(self, text: str, urgent: bool) -> None:
         self._since.start()
         if not self._window.isVisible():
             return

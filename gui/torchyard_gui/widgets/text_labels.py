@@ -1,4 +1,4 @@
-"""Labels: one that shortens what does not fit, the heading of a section, and short ways to make the others."""
+"""Labels: plain, elided, section headings; and dividers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from PySide6.QtWidgets import QFrame, QLabel, QStyleOption, QWidget
 
 
 def label(text: str = "", *, role: str = "", ink: str = "", wrap: bool = False) -> QLabel:
-    """A plain text label in a font role ("title", "strong", "small", "tiny") and an ink ("2", "3", "fail", "wait")."""
+    """Creates a plain text label in a font role ("title", "strong", "small", "tiny") and an ink ("2", "3", "fail",
+    "wait")."""
     made = QLabel(text)
     made.setTextFormat(Qt.TextFormat.PlainText)
     if role:
@@ -20,7 +21,7 @@ def label(text: str = "", *, role: str = "", ink: str = "", wrap: bool = False) 
 
 
 def set_ink(widget: QWidget, ink: str) -> None:
-    """Change the ink of a label that is shown."""
+    """Changes the ink of a label."""
     if (widget.property("ink") or "") != ink:
         widget.setProperty("ink", ink)
         widget.style().unpolish(widget)
@@ -28,7 +29,7 @@ def set_ink(widget: QWidget, ink: str) -> None:
 
 
 class SectionLabel(QLabel):
-    """The small heading of a section, in capitals where the language has any."""
+    """The heading of a section, in capitals where the language has them."""
 
     def __init__(self, text: str = "", parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -41,7 +42,7 @@ class SectionLabel(QLabel):
 
 
 class ElidedLabel(QLabel):
-    """A line of text that ends in … where there is no room, and shows all of it on hover."""
+    """A single line, elided if it does not fit; the tool tip shows all of it."""
 
     def __init__(
         self,
@@ -60,19 +61,19 @@ class ElidedLabel(QLabel):
 
     def setText(self, text: str) -> None:
         super().setText(text)
-        self._tell_all()
+        self._update_tip()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._tell_all()
+        self._update_tip()
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
         if event.type() == QEvent.Type.FontChange:
-            self._tell_all()
+            self._update_tip()
 
     def shown_text(self) -> str:
-        """What there is room for."""
+        """Returns the visible part of the text."""
         return self.fontMetrics().elidedText(self.text(), self._mode, self.contentsRect().width())
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -90,7 +91,7 @@ class ElidedLabel(QLabel):
             self.foregroundRole(),
         )
 
-    def _tell_all(self) -> None:
+    def _update_tip(self) -> None:
         short = self.shown_text() != self.text()
         if short:
             self.setToolTip(self.text())
@@ -101,7 +102,7 @@ class ElidedLabel(QLabel):
 
 
 class Divider(QFrame):
-    """A hair across."""
+    """A thin horizontal line."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)

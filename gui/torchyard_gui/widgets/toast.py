@@ -1,4 +1,4 @@
-"""A word about what has just been done, above the lower edge of a window, gone by itself."""
+"""A short message near the lower edge of a window that disappears by itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ SHOWN_FOR_MS = 4000
 
 
 class Toast(QFrame):
-    """One a window: a newer word takes the older one's place, and is told to who listens. Never for what needs an
-    answer."""
+    """One per window: a new message replaces the last one and is announced. Not for messages that need an answer."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
@@ -31,7 +30,7 @@ class Toast(QFrame):
         self.hide()
 
     def say(self, text: str, for_ms: int = SHOWN_FOR_MS, *, urgent: bool = False) -> None:
-        """Show `text` for a while. `urgent`: something was refused."""
+        """Shows `text` for `for_ms`. `urgent`: something was refused."""
         self.label.setText(text)
         self.setAccessibleName(text)
         self._place()

@@ -1,4 +1,4 @@
-"""What this is and which version: Help, About."""
+"""The About dialog with the version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.widgets.text_labels import label
 
 
 def show_about(parent: QWidget) -> QDialog:
-    """Open the box over `parent`; it does not hold up the window."""
+    """Opens the dialog without blocking the window."""
     box = QDialog(parent)
     box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     box.setWindowTitle(_tr("About Torchyard"))

@@ -1,7 +1,8 @@
-"""Closing the window while a run is launched, or launched again: asks, has it taken back, and then closes.
+"""Confirmation to close the window during a launch or restart: cancels the launch before the window closes.
 
-A window that went at once would close the links that the taking back needs; keepers would then hold GPUs and ports
-until they give up by themselves.
+Closing at once would close the links that the cancellation needs; keepers would then hold GPUs and ports until they
+time
+out.
 """
 
 from __future__ import annotations
@@ -11,29 +12,33 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 if TYPE_CHECKING:
     from torchyard_gui.launch.panel import LaunchPanel
-    from torchyard_gui.runs.restart import Restarting
+    from torchyard_gui.runs.restart import RestartFlow
     from torchyard_gui.windows.main_window import MainWindow
 
 
-class LaunchBeforeClosing(QObject):
-    """Stands between the window's cross and a launch in the making."""
+class CloseConfirmation(QObject):
+    """Delays the closing of the window until the launch in progress is decided."""
 
-    def __init__(self, window: MainWindow, launching: LaunchPanel | Restarting, show: Callable[[], object]) -> None:
-        """`show`: brings to the front what tells how it goes."""
+    def __init__(self, window: MainWindow, launching: LaunchPanel | RestartFlow, show: Callable[[], object]) -> None:
+        """Guards the closing of a window.
+
+        Args:
+            show: Brings the progress of the launch to the front.
+        """
         super().__init__(launching)
         self._window = window
         self._launching = launching
         self._show = show
-        self._question: Question | None = None
+        self._question: ConfirmationDialog | None = None
         self._is_closing = False
         launching.launch_over.connect(self._launch_over)
 
     def may_close(self) -> bool:
-        """Whether no launch is under way. Where one is, somebody is asked, and the window closes itself later."""
+        """Returns True if no launch is in progress; otherwise asks, and closes the window later."""
         if not self._launching.is_launching:
             return True
         if self._is_closing:
@@ -43,7 +48,7 @@ class LaunchBeforeClosing(QObject):
         return False
 
     def _ask(self) -> None:
-        question = Question(
+        question = ConfirmationDialog(
             self.tr("{name} is being launched. Close?").format(name=self._launching.run_name),
             self.tr("The launch is taken back first, then the window closes; nothing of it is left on the hosts then."),
             self.tr("Take it back and close"),
@@ -65,7 +70,7 @@ class LaunchBeforeClosing(QObject):
         self._launching.cancel()
 
     def _launch_over(self, has_started: bool) -> None:
-        """However it ended, there is nothing to ask any more. A run that was quicker than the answer is shown."""
+        """Handles the end of the launch: removes the question. A run that started first is shown."""
         if self._question is not None:
             self._question.reject()
         closing, self._is_closing = self._is_closing, False

@@ -1,4 +1,4 @@
-"""Where pages meet: makes the models and pages of a window, and joins their signals. Pages never know each other."""
+"""Creates the models and pages of a window and connects their signals. Pages do not know each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 from torchyard_gui.windows.login_dialog import LoginAsker
 from torchyard_gui.windows.main_window import MainWindow
-from torchyard_gui.windows.welcome import FirstSteps, example_file
+from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from torchyard_gui.topology.page import TopologyPage
 
 SAY_AFTER_MS = 50
-"""Hosts answer in bursts; the status line is written once for each."""
+"""Delay that merges bursts of answers into one update of the status bar."""
 
 
 class Wiring(QObject):
-    """One window's models and pages. Lives as long as the window."""
+    """The models and pages of one window."""
 
     def __init__(self, window: MainWindow, home: Home, fleet_file: Path) -> None:
         super().__init__(window)
@@ -75,18 +75,18 @@ class Wiring(QObject):
 
     @cached_property
     def runs(self) -> RunsModel:
-        """Made when first wanted: the history is read then."""
+        """The runs; created on first use, which reads the history."""
         from torchyard_gui.bridge.runs_model import RunsModel
-        from torchyard_gui.windows.run_notifications import RunNews
+        from torchyard_gui.windows.run_notifications import RunNotifications
 
         model = RunsModel(self.home, self.fleet, self)
-        model.runs_changed.connect(RunNews(model, self._shown_run, self.window).look)
+        model.runs_changed.connect(RunNotifications(model, self._shown_run, self.window).refresh)
         model.runs_changed.connect(self._runs_changed)
         return model
 
     @cached_property
     def bookings(self) -> BookingsModel:
-        """Made when first wanted. Opens no database before the page is shown."""
+        """The bookings; created on first use. No database is opened before the page is shown."""
         from torchyard_gui.bridge.bookings_model import BookingsModel
 
         model = BookingsModel(self.home, self.fleet, self)
@@ -102,7 +102,7 @@ class Wiring(QObject):
 
     @cached_property
     def reminder(self) -> BookingReminder:
-        """Made once there is a booking that may end."""
+        """The reminder of ending bookings."""
         from torchyard_gui.bookings.booking_reminder import BookingReminder
 
         made = BookingReminder(self.bookings, self._booked_by_runs, self._show_booking, self.window.say, self)
@@ -110,13 +110,13 @@ class Wiring(QObject):
         return made
 
     def _calendar(self) -> BookingsModel | None:
-        """The bookings, if this person has any calendar: who has none opens no database."""
+        """Returns the bookings if the user has a calendar, else None; without one, no database is opened."""
         if "bookings" in self.__dict__ or self.home.settings_file.exists() or self.home.bookings_file.exists():
             return self.bookings
         return None
 
     def _use_calendar(self) -> None:
-        """Looks at the calendar while the window is open, if there is one, and speaks with agents about it."""
+        """Starts loading the calendar and its synchronization with agents, if there is one."""
         if self._calendar() is None:
             return
         self.planning.begin()
@@ -124,46 +124,46 @@ class Wiring(QObject):
             self.exchange.start()
 
     def _bookings_changed(self) -> None:
-        """What others have booked is taken on the Topology page, and hosts are to know of it."""
-        self.planning.look()
-        # Those that have not changed are the same objects: quickly compared.
+        """Passes bookings by others to the Topology page and the hosts."""
+        self.planning.refresh()
+        # Unchanged bookings are the same objects, which compare quickly.
         live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
         if live != self._live_bookings:
             self._live_bookings = live
             self._use_calendar()
             self.exchange.changed()
-            self.reminder.look()
+            self.reminder.refresh()
 
     def _keep_planned(self, planned: PlannedTime) -> None:
         self.window.settings.planned = planned.to_text()
 
     def _booked_by_runs(self) -> set[str]:
-        """The bookings that live runs stand on."""
+        """Returns the IDs of the bookings that live runs use."""
         made_for = {one.id for one in self.bookings.seen.bookings if one.run_id in self._live_runs}
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
     def _run_on(self, booking: Booking) -> str:
-        """The newest run that is known to stand on a booking, else the one that it was made for; "" for none."""
+        """Returns the newest run that uses a booking, else the one it was made for, or ""."""
         known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
         return next(known, booking.run_id or "")
 
     def _runs_changed(self) -> None:
-        """A run that has ended lets go of its booking."""
+        """Releases the bookings of ended runs."""
         live = {run.run_id for run in self.runs.runs if not run.has_ended}
         if self._live_runs - live and "exchange" in self.__dict__:
             self.exchange.changed()
         self._live_runs = live
         if "reminder" in self.__dict__:
-            self.reminder.look()
+            self.reminder.refresh()
 
     @cached_property
     def launch_panel(self) -> LaunchPanel:
-        """Made when something is first launched."""
+        """The launch panel; created on first use."""
         from torchyard_gui.launch.panel import LaunchPanel
-        from torchyard_gui.windows.close_confirmation import LaunchBeforeClosing
+        from torchyard_gui.windows.close_confirmation import CloseConfirmation
 
         panel = LaunchPanel(self.fleet, self.window)
-        self.window.before_closing.append(LaunchBeforeClosing(self.window, panel, panel.come_forward).may_close)
+        self.window.before_closing.append(CloseConfirmation(self.window, panel, panel.come_forward).may_close)
         panel.run_started.connect(self._open_run)
         panel.trust_requested.connect(self._trust)
         cast("FleetPage", self.window.page("fleet")).trusted.connect(panel.trusted)
@@ -180,7 +180,7 @@ class Wiring(QObject):
             planning=self.planning,
         )
         page.launch_requested.connect(self._launch)
-        FirstSteps(page.view, self.document, self.window.actions_.open_example)
+        OpenExampleButton(page.view, self.document, self.window.actions_.open_example)
         return page
 
     def _make_fleet(self) -> FleetPage:
@@ -190,10 +190,10 @@ class Wiring(QObject):
 
     def _make_runs(self) -> RunsPage:
         from torchyard_gui.runs.page import RunsPage
-        from torchyard_gui.windows.close_confirmation import LaunchBeforeClosing
+        from torchyard_gui.windows.close_confirmation import CloseConfirmation
 
         page = RunsPage(self.runs)
-        closing = LaunchBeforeClosing(self.window, page.restarting, lambda: self.window.show_page("runs"))
+        closing = CloseConfirmation(self.window, page.restarting, lambda: self.window.show_page("runs"))
         self.window.before_closing.append(closing.may_close)
         page.edit_copy.connect(self._edit_copy)
         page.launch_wanted.connect(self._show_topology)
@@ -208,14 +208,14 @@ class Wiring(QObject):
         page.run_wanted.connect(self._show_run)
         return page
 
-    # -- from page to page
+    # -- links between pages
 
     def open_file(self, path: Path) -> None:
-        """Show a topology file; what is wrong with it is told on the page."""
+        """Opens a topology file; the page shows its errors."""
         self._show_topology().open(path)
 
     def open_example(self) -> None:
-        """Open the example that comes with the source."""
+        """Opens the example of the source tree."""
         if (path := example_file()) is not None:
             self.open_file(path)
 
@@ -223,27 +223,27 @@ class Wiring(QObject):
         return cast("TopologyPage", self.window.show_page("topology"))
 
     def _edit_copy(self, text: str) -> None:
-        """What a run ran, as a new topology."""
+        """Opens a run's topology as a new document."""
         self._show_topology().edit_copy(text)
 
     def _launch(self, source: TopologyFile) -> None:
-        """The panel shows how it goes, and opens the run once that is on its way."""
+        """Shows the launch panel, which opens the run once it has started."""
         self.launch_panel.launch(source, self.planning.planned)
 
     def _open_run(self, run_id: str) -> None:
         self._show_run(run_id)
-        self.fleet.check()  # the launch has put agents where there were none
-        self._use_calendar()  # it may have made the first booking of all
+        self.fleet.check()  # The launch may have deployed agents.
+        self._use_calendar()  # The launch may have made the first booking.
         if "bookings" in self.__dict__:
             self.bookings.reload()
 
     def _show_run(self, run_id: str) -> None:
         cast("RunsPage", self.window.show_page("runs")).show_run(run_id)
         if self.runs.run(run_id) is None:
-            self.window.say(self.tr("Nobody here knows the run {run}. Its hosts are asked.").format(run=run_id))
+            self.window.say(self.tr("The run {run} is not known here. Its hosts are asked.").format(run=run_id))
 
     def _shown_run(self) -> str:
-        """The run that somebody looks at, else ""."""
+        """Returns the ID of the visible run, or ""."""
         if self.window.current != "runs":
             return ""
         feed = cast("RunsPage", self.window.page("runs")).feed
@@ -253,10 +253,10 @@ class Wiring(QObject):
         cast("BookingsPage", self.window.show_page("bookings")).show_booking(booking_id)
 
     def _trust(self, host: str) -> None:
-        """Shows a host's key over whatever page is shown; the launch goes on once it is vouched for."""
+        """Shows a host's key over the current page; the launch continues once it is trusted."""
         cast("FleetPage", self.window.page("fleet")).trust(host)
 
-    # -- the window's own texts
+    # -- status texts
 
     def _host_changed(self, name: str) -> None:
         self._say_soon.start()
@@ -268,10 +268,10 @@ class Wiring(QObject):
         self.window.setWindowTitle(f"{self.document.name}[*] – Torchyard")
         self.window.setWindowModified(self.document.is_modified)
 
-    # -- beginning and end
+    # -- lifetime
 
     def _after_first_paint(self) -> None:
-        """What takes long begins when there is something to look at."""
+        """Starts slow work after the window is visible."""
         cast("TopologyPage", self.window.page("topology")).make_rest()
         self.window.make_pages()
         self.fleet.check()

@@ -1,4 +1,4 @@
-"""How the fleet is, in the few words of the status line."""
+"""Texts about the fleet for the status bar."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from PySide6.QtCore import QCoreApplication
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.labels import answer_sentence
-from torchyard_gui.windows.status_bar import Said
+from torchyard_gui.windows.status_bar import StatusText
 
 
-def fleet_texts(fleet: FleetModel) -> list[Said]:
-    """How many hosts answer, and the one or the number of those that do not."""
+def fleet_texts(fleet: FleetModel) -> list[StatusText]:
+    """Returns how many hosts answer, and which do not or how many."""
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
     hosts = fleet.hosts
@@ -23,12 +23,12 @@ def fleet_texts(fleet: FleetModel) -> list[Said]:
     answering = any(host.answers or host.has_no_agent for host in hosts)
     if not answering and any(host.doing is not None for host in hosts):
         return [("checking", answer_sentence(hosts, has_looked=fleet.has_looked))]
-    said: Said = ("ok" if answering else "unknown", answer_sentence(hosts, has_looked=fleet.has_looked))
-    return [said, *_without_agent(hosts), *(_silent(hosts) if answering or fleet.has_looked else [])]
+    answers: StatusText = ("ok" if answering else "unknown", answer_sentence(hosts, has_looked=fleet.has_looked))
+    return [answers, *_without_agent(hosts), *(_silent(hosts) if answering or fleet.has_looked else [])]
 
 
 def gpu_text(fleet: FleetModel) -> str:
-    """How many GPUs the hosts have, as far as that is known; nothing to say where there is no host."""
+    """Returns the known number of GPUs, or "" without hosts."""
     hosts = fleet.facts()
     if not hosts:
         return ""
@@ -40,7 +40,7 @@ def gpu_text(fleet: FleetModel) -> str:
     return _tr("1 GPU") if count == 1 else _tr("{count} GPUs").format(count=count)
 
 
-def _without_agent(hosts: Sequence[HostStatus]) -> list[Said]:
+def _without_agent(hosts: Sequence[HostStatus]) -> list[StatusText]:
     without = [host.name for host in hosts if host.has_no_agent]
     if not without:
         return []
@@ -49,7 +49,7 @@ def _without_agent(hosts: Sequence[HostStatus]) -> list[Said]:
     return [("planned", _tr("{host} has no agent yet").format(host=without[0]))]
 
 
-def _silent(hosts: Sequence[HostStatus]) -> list[Said]:
+def _silent(hosts: Sequence[HostStatus]) -> list[StatusText]:
     silent = [host for host in hosts if not host.answers and not host.has_no_agent and host.doing is None]
     if len(hosts) == 1 or not silent:
         return []
@@ -63,7 +63,7 @@ def _silent(hosts: Sequence[HostStatus]) -> list[Said]:
 
 
 def _local(time: datetime) -> str:
-    """The time of day here; with the day where it was another."""
+    """Returns a local time, with the date unless it is today."""
     here = time.astimezone()
     return here.strftime("%H:%M" if here.date() == datetime.now().astimezone().date() else "%d %b %H:%M")
 

@@ -1,4 +1,4 @@
-"""Asks what a login needs to know: passphrases, passwords, one-time codes. The window goes on meanwhile."""
+"""Dialog for passphrases, passwords and one-time codes of logins; the window stays usable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 460
 
 
 class LoginDialog(QDialog):
-    """One question. Enter answers, Esc gives up; so does closing it in any other way."""
+    """One question. Enter answers; Esc and any other way of closing give up."""
 
     def __init__(self, waiting: WaitingQuestion, parent: QWidget | None = None):
         super().__init__(parent)
@@ -26,11 +26,11 @@ class LoginDialog(QDialog):
         question = waiting.question
         self.setWindowTitle(self._title(question))
         self.complaint = NoticeBar()
-        self.said = Card()
+        self.server_message = Card()
         self.instructions = label(question.instructions, wrap=True)
-        self.said.body.addWidget(SectionLabel(self.tr("{host} says").format(host=question.host)))
-        self.said.body.addWidget(self.instructions)
-        self.said.setVisible(bool(question.instructions))
+        self.server_message.body.addWidget(SectionLabel(self.tr("{host} says").format(host=question.host)))
+        self.server_message.body.addWidget(self.instructions)
+        self.server_message.setVisible(bool(question.instructions))
         self.prompt = label(self._prompt(question), role="strong", wrap=True)
         self.field = QLineEdit()
         if question.hidden:
@@ -47,7 +47,7 @@ class LoginDialog(QDialog):
         body = QVBoxLayout()
         body.setContentsMargins(20, 0, 20, 0)
         body.setSpacing(6)
-        body.addWidget(self.said)
+        body.addWidget(self.server_message)
         body.addWidget(self.prompt)
         body.addWidget(self.field)
         body.addWidget(label(self._note(question), role="small", ink="3", wrap=True))
@@ -66,7 +66,7 @@ class LoginDialog(QDialog):
         self.field.setFocus()
 
     def done(self, result: int) -> None:
-        # Before the dialog goes, and the text with it.
+        # The text must be read before the dialog is deleted.
         self.waiting.answer(self.field.text() if result == QDialog.DialogCode.Accepted else None)
         self.field.clear()
         super().done(result)
@@ -80,7 +80,7 @@ class LoginDialog(QDialog):
         return titles[question.kind].format(host=question.host)
 
     def _prompt(self, question: Question) -> str:
-        """Ours has our words; a server's question has its own."""
+        """Returns our own text for known questions, else the server's prompt."""
         words = {Kind.PASSPHRASE: self.tr("Passphrase"), Kind.PASSWORD: self.tr("Password")}
         return words.get(question.kind, question.prompt)
 
@@ -92,22 +92,22 @@ class LoginDialog(QDialog):
 
 
 class LoginAsker(QObject):
-    """Shows what logins ask, over whatever somebody works with, one question after the other."""
+    """Shows the logins' questions over the active window, one at a time."""
 
     def __init__(self, window: QWidget, questions: LoginQuestions):
         super().__init__(window)
         self._window = window
         self.dialog: LoginDialog | None = None
-        """The last one that was shown."""
+        """The dialog shown last."""
         questions.asked.connect(self._ask)
         questions.withdrawn.connect(self._withdraw)
 
     def _ask(self, waiting: WaitingQuestion) -> None:
         if waiting.is_answered:
-            return  # or called off on its way here
-        # A dialog that keeps the window waiting would keep this one waiting too, if it were not its own.
+            return  # Withdrawn meanwhile.
+        # A window-modal dialog of the window below would block this one, so it becomes the parent.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
-        # It goes with the dialog that it lies over; the question stays.
+        # The parent's end deletes this dialog; the question remains.
         dialog.destroyed.connect(lambda: self._ask_again(waiting))
         self.dialog = dialog
         dialog.show()

@@ -1,4 +1,4 @@
-"""The one window: a rail of pages, the page that is shown, and a line that says how the fleet is."""
+"""The main window: navigation rail, current page and status bar."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QPa
 from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_gui.theme.icons import icon, refresh_icons
-from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.theme import Mode, theme
 from torchyard_gui.widgets.toast import Toast
-from torchyard_gui.windows.navigation_rail import Rail
+from torchyard_gui.windows.navigation_rail import NavigationRail
 from torchyard_gui.windows.page_protocol import as_page
-from torchyard_gui.windows.status_bar import Said, StatusLine
+from torchyard_gui.windows.status_bar import StatusBar, StatusText
 from torchyard_gui.windows.window_actions import WindowActions
 from torchyard_gui.windows.window_menu import WindowMenu
 from torchyard_gui.windows.window_settings import WindowSettings
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 SMALLEST = QSize(960, 600)
 FIRST_SIZE = QSize(1440, 900)
 DROPPED = (".yaml", ".yml", ".json", ".conf")
-"""Files that may be dropped on the window."""
+"""Suffixes of files that can be dropped on the window."""
 
 
 @dataclass
 class _Place:
-    """A page's place in the rail; the page is made when it is first wanted."""
+    """A page of the rail; created when first shown."""
 
     title: str
     make: Callable[[], QWidget]
@@ -42,10 +42,10 @@ class _Place:
 
 
 class MainWindow(QMainWindow):
-    """Knows pages by their key and nothing of what is on them; `wiring` joins them to each other."""
+    """Shows pages by key without knowing their content; `connections` connects them."""
 
     painted = Signal()
-    """Once, after the window was first painted: time for what may take long."""
+    """Emitted once after the first paint, to start slow work."""
     page_made = Signal(str)
     page_shown = Signal(str)
     file_dropped = Signal(Path)
@@ -60,17 +60,24 @@ class MainWindow(QMainWindow):
         self._current = ""
         self._was_painted = False
         self.before_closing: list[Callable[[], bool]] = []
-        """Asked, before the pages are, whether the window may close now. Who says no closes it later, or never."""
-        self._fleet_says: list[Said] = []
+        """Asked before the pages whether the window may close. A callback that returns False may close the window
+        later."""
+        self._fleet_says: list[StatusText] = []
         self._right_says = ""
 
-        self.rail = Rail()
+        self.rail = NavigationRail()
         self.stack = QStackedWidget()
-        self.status_line = StatusLine()
+        self.status_line = StatusBar()
         self.menu = WindowMenu(lambda: self.page_actions(self._current), self.actions_.all, self)
         self._lay_out()
         self.toast = Toast(self)
 
+        self.actions_.example_wanted.connect(self.example_wanted)
+        self.actions_.page_wanted.connect(self.show_page)
+        self.actions_.pane_wanted.connect(self.cycle_panes)
+        self.actions_.palette_wanted.connect(lambda: self.palette_.open())
+        self.actions_.menu_wanted.connect(self.open_menu)
+        self.actions_.mode_changed.connect(self._keep_mode)
         self.rail.chosen.connect(self._show_number)
         self.rail.menu_wanted.connect(self.menu.popup_at)
         theme().changed.connect(refresh_icons)
@@ -82,7 +89,7 @@ class MainWindow(QMainWindow):
 
     @cached_property
     def palette_(self) -> CommandPalette:
-        """All that can be done; made when it is first opened."""
+        """The command palette; created on first use."""
         from torchyard_gui.widgets.command_palette import CommandPalette
 
         return CommandPalette(
@@ -95,7 +102,7 @@ class MainWindow(QMainWindow):
     # -- pages
 
     def add_page(self, key: str, title: str, icon_name: str, make: Callable[[], QWidget]) -> None:
-        """One more page at the end of the rail. `make` is called when it is first shown, or soon after the start."""
+        """Adds a page to the rail. `make` is called when it is first shown, or soon after the start."""
         frame = PageFrame()
         self._places[key] = _Place(title, make, frame)
         self.rail.add_page(title, icon_name)
@@ -104,16 +111,16 @@ class MainWindow(QMainWindow):
 
     @property
     def keys(self) -> list[str]:
-        """The pages, as they stand in the rail."""
+        """Keys of the pages in rail order."""
         return list(self._places)
 
     @property
     def current(self) -> str:
-        """The page that is shown."""
+        """The key of the current page."""
         return self._current
 
     def page(self, key: str) -> QWidget:
-        """A page; made now if it was not yet."""
+        """Returns a page; creates it if needed."""
         place = self._places[key]
         page = place.frame.page
         if page is None:
@@ -134,11 +141,11 @@ class MainWindow(QMainWindow):
         return page
 
     def has_page(self, key: str) -> bool:
-        """Whether a page was made already."""
+        """Whether a page was created."""
         return key in self._places and self._places[key].frame.page is not None
 
     def show_page(self, key: str) -> QWidget:
-        """Show a page; Ctrl+1, Ctrl+2 …, the rail and links between pages come here."""
+        """Shows a page, for shortcuts, the rail and links between pages."""
         page = self.page(key)
         another = key != self._current
         self._current = key
@@ -147,13 +154,13 @@ class MainWindow(QMainWindow):
         self.stack.setCurrentIndex(number)
         self.refresh_status()
         if another:
-            # Left alone, Qt would give the keyboard to whatever comes first on the page.
+            # By default, Qt would focus the page's first widget.
             page.setFocus(Qt.FocusReason.OtherFocusReason)
         self.page_shown.emit(key)
         return page
 
     def make_pages(self) -> None:
-        """Make the pages that nobody has asked for yet, one a turn of the loop, so that the window stays alive."""
+        """Creates the remaining pages, one per turn of the event loop, so that the window stays responsive."""
         for key in self._places:
             if not self.has_page(key):
                 self.page(key)
@@ -163,7 +170,7 @@ class MainWindow(QMainWindow):
     # -- actions
 
     def page_actions(self, key: str) -> list[QAction]:
-        """What a page can do."""
+        """Returns the actions of a page, none before it is created."""
         if not self.has_page(key):
             return []
         page = self.page(key)
@@ -171,48 +178,48 @@ class MainWindow(QMainWindow):
         return [*as_page(page).page_actions(), *more()]
 
     def all_actions(self) -> Iterator[QAction]:
-        """What every page and the window can do."""
+        """Returns the actions of all pages and the window."""
         for key in self._places:
             yield from self.page_actions(key)
         yield from self.actions_.all()
 
     def run_action(self, action: QAction) -> None:
-        """Do what an action says, on the page that it belongs to."""
+        """Triggers an action after showing its page."""
         for key in self._places:
             if action in self.page_actions(key) and key != self._current:
                 self.show_page(key)
         action.trigger()
 
     def cycle_panes(self, backwards: bool = False) -> None:
-        """F6: give the keyboard to the next pane."""
+        """Moves the focus to the next pane (F6)."""
         page = self.page(self._current)
         panes = getattr(page, "panes", None)
         next_pane(self.rail, panes() if callable(panes) else [page], backwards)
 
     def open_menu(self) -> None:
-        """F10."""
+        """Opens the menu (F10)."""
         self.menu.popup_at(self.rail.menu_button.mapToGlobal(QPoint(self.rail.menu_button.width() + 6, 0)))
 
-    # -- what is said
+    # -- messages
 
-    def say_fleet(self, texts: list[Said], right: str = "") -> None:
-        """What the status line says of the fleet, on every page."""
+    def say_fleet(self, texts: list[StatusText], right: str = "") -> None:
+        """Sets the fleet's texts in the status bar, for all pages."""
         self._fleet_says = texts
         self._right_says = right
         self.refresh_status()
 
     def refresh_status(self) -> None:
-        """Ask the page again what it has to say."""
+        """Updates the page's texts in the status bar."""
         page = self._places[self._current].frame.page if self._current else None
         texts = list(as_page(page).status_texts()) if page is not None else []
         self.status_line.say([*self._fleet_says, *texts], self._right_says)
 
     def lay_above(self, bar: QWidget) -> None:
-        """Put a bar above whatever page is shown: for what is the matter on all of them."""
+        """Inserts a bar above all pages."""
         self._above.insertWidget(0, bar)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """A word about what has just been done; `urgent` where it went wrong."""
+        """Shows a short message; `urgent` for failures."""
         self.toast.say(text, urgent=urgent)
 
     # -- events
@@ -242,10 +249,13 @@ class MainWindow(QMainWindow):
         self.closed.emit()
         event.accept()
 
-    # -- inside
+    # -- helpers
 
     def _show_number(self, number: int) -> None:
         self.show_page(self.keys[number])
+
+    def _keep_mode(self, mode: Mode) -> None:
+        self.settings.mode = mode
 
     def _lay_out(self) -> None:
         self._middle = QWidget()
@@ -266,7 +276,7 @@ class MainWindow(QMainWindow):
 
 
 def _file_of(event: QDropEvent) -> Path | None:
-    """The one file that is dragged, if it may be a topology or another system's document."""
+    """Returns the single dragged file if its suffix is supported."""
     urls = event.mimeData().urls()
     if len(urls) == 1 and urls[0].isLocalFile():
         path = Path(urls[0].toLocalFile())
@@ -276,7 +286,7 @@ def _file_of(event: QDropEvent) -> Path | None:
 
 
 class PageFrame(QWidget):
-    """Empty until the page is made."""
+    """Container of a page, empty until the page is created."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +296,7 @@ class PageFrame(QWidget):
         self._layout.setSpacing(0)
 
     def hold(self, page: QWidget) -> None:
-        """Show a page here from now on."""
+        """Sets the page."""
         self.page = page
         bar: QWidget | None = getattr(page, "bar", None)
         if bar is not None and bar.parentWidget() is None:
@@ -295,8 +305,8 @@ class PageFrame(QWidget):
         self._layout.addWidget(page, 1)
 
 
-def next_pane(rail: Rail, panes: Sequence[QWidget], backwards: bool) -> None:
-    """Give the keyboard to the pane after the one that has it; panes with nothing to type at are passed over."""
+def next_pane(rail: NavigationRail, panes: Sequence[QWidget], backwards: bool) -> None:
+    """Moves the focus to the next pane with a focusable widget."""
     around: list[QWidget] = [rail, *(pane for pane in panes if pane.isVisible())]
     focus = QApplication.focusWidget()
     here = next((number for number, pane in enumerate(around) if focus is not None and _within(pane, focus)), 0)

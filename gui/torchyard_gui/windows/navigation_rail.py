@@ -1,4 +1,4 @@
-"""The rail at the left: one button a page, and the menu below."""
+"""The navigation rail: a button per page, and the menu below."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 
 
-class Rail(QFrame):
-    """Says which page is wanted; the window shows it."""
+class NavigationRail(QFrame):
+    """Emits the chosen page; the window shows it."""
 
     chosen = Signal(int)
     menu_wanted = Signal(QPoint)
@@ -32,7 +32,7 @@ class Rail(QFrame):
         self._layout.addWidget(self.menu_button)
 
     def add_page(self, title: str, icon_name: str) -> None:
-        """One more button, below those that are there."""
+        """Adds a button at the end."""
         number = len(self._group.buttons())
         button = self._button(title, icon_name, 54)
         button.setCheckable(True)
@@ -41,17 +41,17 @@ class Rail(QFrame):
         self._layout.insertWidget(number, button)
 
     def set_current(self, number: int) -> None:
-        """Mark the page that is shown."""
+        """Marks the current page."""
         self._group.button(number).setChecked(True)
 
     def button(self, number: int) -> QToolButton:
-        """The button of a page."""
+        """Returns the button of a page."""
         button = self._group.button(number)
         assert isinstance(button, QToolButton)
         return button
 
     def focus_current(self) -> None:
-        """Take the keyboard."""
+        """Takes the focus."""
         if (button := self._group.checkedButton()) is not None:
             button.setFocus(Qt.FocusReason.TabFocusReason)
 

@@ -1,4 +1,4 @@
-"""What the window wants of a page."""
+"""The interface of pages to the window."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Protocol, cast, runtime_checkable
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QWidget
 
-from torchyard_gui.windows.status_bar import Said
+from torchyard_gui.windows.status_bar import StatusText
 
 SUBMENU = "submenu"
-"""Property of an action: the menu within that menu, by its title, for what would make it long."""
+"""Property of an action: the title of its submenu."""
 MENU = "menu"
-"""Property of an action: the menu that it belongs to: "file", "edit", "view", "run" or "help"."""
+"""Property of an action: its menu, one of "file", "edit", "view", "run" and "help"."""
 
 
 @runtime_checkable
 class Page(Protocol):
-    """A page is a QWidget with these. `can_close() -> bool`, `panes() -> list[QWidget]` (for F6), `more_actions()`
-    (without keys, made when a menu or the palette first shows them) and a signal `status_changed` are taken where it
-    has them."""
+    """A QWidget with these members.
+
+    Optional: `can_close() -> bool`, `panes() -> list[QWidget]` for F6, `more_actions()` (without shortcuts, created
+    when a
+    menu or the palette first shows them) and a signal `status_changed`.
+    """
 
     title: str
     icon_name: str
@@ -28,9 +31,9 @@ class Page(Protocol):
 
     def page_actions(self) -> list[QAction]: ...
 
-    def status_texts(self) -> Iterable[Said]: ...
+    def status_texts(self) -> Iterable[StatusText]: ...
 
 
 def as_page(widget: QWidget) -> Page:
-    """A page, of which a frame says only that it is a widget: Python has no type for what is both."""
+    """Casts a widget to Page, because Python cannot express the intersection of both types."""
     return cast("Page", widget)

@@ -1,4 +1,4 @@
-"""What becomes of runs that were live: a word on whatever page is shown, to who listens too, and at the task bar."""
+"""Notifications about runs: a message on any page, for screen readers too, and an alert in the task bar."""
 
 from __future__ import annotations
 
@@ -13,39 +13,43 @@ from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.windows.main_window import MainWindow
 
 
-class RunNews(QObject):
-    """Knows how runs stood when it last looked: of what it never saw alive it says nothing."""
+class RunNotifications(QObject):
+    """Compares runs with their last known state; runs never seen live cause no message."""
 
     def __init__(self, model: RunsModel, shown: Callable[[], str], window: MainWindow) -> None:
-        """`shown`: the ID of the run that is looked at now, else ""."""
+        """Watches the runs of `model`.
+
+        Args:
+            shown: Returns the ID of the visible run, or "".
+        """
         super().__init__(window)
         self._model = model
         self._shown = shown
         self._window = window
         self._states = {run.run_id: run.state for run in model.runs}
 
-    def look(self) -> None:
-        """Tells what has changed. Of a host that only thinks that its run is over there is no news."""
+    def refresh(self) -> None:
+        """Reports changes; not those that a host other than the primary assumes."""
         sure = [run for run in self._model.runs if not run.told_by]
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:
             was = before.get(run.run_id, run.state)
-            if was != run.state and not is_over(was) and (text := self._told(run)):
+            if was != run.state and not is_over(was) and (text := self._text(run)):
                 self._tell(run, text)
 
     def _tell(self, run: KnownRun, text: str) -> None:
         failed = run.state == "failed"
         if run.run_id != self._shown():
             self._window.say(text, urgent=failed)
-        elif not failed:  # the run's own page says why, above its picture
+        elif not failed:  # The run's own page shows the reason.
             announce(self._window, text)
         if not self._window.isActiveWindow():
             QApplication.alert(self._window)
 
-    def _told(self, run: KnownRun) -> str:
+    def _text(self, run: KnownRun) -> str:
         name = run.name or run.run_id
         if run.state == "failed":
-            why = run.reason or self.tr("nobody said why")
+            why = run.reason or self.tr("no reason is known")
             return self.tr("{run} failed: {reason}").format(run=name, reason=why)
         words = {
             "succeeded": self.tr("{run} has succeeded"),

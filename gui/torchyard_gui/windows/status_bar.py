@@ -1,4 +1,4 @@
-"""The line at the foot of the window: how the fleet is, and what the page adds."""
+"""The status bar: the fleet's state and the page's texts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets.clear_layout import drop
+from torchyard_gui.widgets.clear_layout import remove_widgets
 from torchyard_gui.widgets.indicators import StateMark
 from torchyard_gui.widgets.text_labels import label
 
-Said = str | tuple[str, str]
+StatusText = str | tuple[str, str]
 """A text, or a state (for its mark) and a text."""
 
 
-class StatusLine(QFrame):
-    """Texts from the left, with the mark of their state where they have one; one more at the right end."""
+class StatusBar(QFrame):
+    """Texts from the left, with state marks, and one text at the right."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", "bottom")
         self.setFixedHeight(theme().metrics.status)
-        self._said: list[Said] = []
+        self._entries: list[StatusText] = []
         self._shown: list[QWidget] = []
         self._right = label(role="small", ink="2")
         self._layout = QHBoxLayout(self)
@@ -34,20 +34,20 @@ class StatusLine(QFrame):
 
     @property
     def texts(self) -> list[str]:
-        """What it says now, from the left."""
-        return [said if isinstance(said, str) else said[1] for said in self._said]
+        """Returns the current texts from the left."""
+        return [entry if isinstance(entry, str) else entry[1] for entry in self._entries]
 
-    def say(self, texts: Iterable[Said], right: str = "") -> None:
-        """Say other things; the same again costs nothing."""
-        wanted = [said for said in texts if said and (isinstance(said, str) or said[1])]
+    def say(self, texts: Iterable[StatusText], right: str = "") -> None:
+        """Replaces the texts; unchanged texts cost nothing."""
+        wanted = [entry for entry in texts if entry and (isinstance(entry, str) or entry[1])]
         self._right.setText(right)
-        if wanted == self._said:
+        if wanted == self._entries:
             return
-        self._said = wanted
-        drop(self._layout, self._shown)
+        self._entries = wanted
+        remove_widgets(self._layout, self._shown)
         self._shown = []
-        for said in wanted:
-            state, text = ("", said) if isinstance(said, str) else said
+        for entry in wanted:
+            state, text = ("", entry) if isinstance(entry, str) else entry
             if state:
                 self._show(StateMark(state, 14))
             words: QLabel = label(text, role="small", ink="2")

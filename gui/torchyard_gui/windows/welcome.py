@@ -1,4 +1,4 @@
-"""A button on the empty canvas that opens the example: what to do first for who has never been here."""
+"""A button on the empty canvas that opens the example, for new users."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torchyard_core
 from torchyard_core.topology.document.topology_document import TopologyDocument
 
 BELOW_MIDDLE = 52
-"""Where the words of the empty canvas end."""
+"""Offset in pixels below the text of the empty canvas."""
 
 
-class FirstSteps(QPushButton):
-    """Lies over a canvas below its words, while the document is new and nothing is drawn."""
+class OpenExampleButton(QPushButton):
+    """Button below the text of an empty canvas, visible while the document is new and nothing is drawn."""
 
     def __init__(self, canvas: QWidget, document: TopologyDocument, action: QAction) -> None:
         super().__init__(action.text(), canvas)
@@ -50,6 +50,6 @@ EXAMPLE = Path("examples", "digits", "this-computer.yaml")
 
 
 def example_file() -> Path | None:
-    """The example's file, or None where the program was installed without it."""
+    """Returns the example's path, or None if the installation lacks it."""
     path = Path(torchyard_core.__file__).resolve().parents[2] / EXAMPLE
     return path if path.is_file() else None

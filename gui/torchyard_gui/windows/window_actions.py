@@ -1,48 +1,58 @@
-"""What the window itself can do, whatever page is shown."""
+"""The window's own actions, which every page offers: go to a page, panes, theme, command palette, about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, Qt
+from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
+from PySide6.QtWidgets import QMainWindow
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import MODES, Mode, theme
 from torchyard_gui.windows.about_dialog import show_about
 from torchyard_gui.windows.page_protocol import MENU
 
-if TYPE_CHECKING:
-    from torchyard_gui.windows.main_window import MainWindow
-
 
 class WindowActions(QObject):
-    """Each has a text, a shortcut where it is wanted often, and says which menu it is in."""
+    """QActions with text, optional shortcut and, as a property, the menu each belongs to.
 
-    def __init__(self, window: MainWindow) -> None:
+    Emits a signal for each request; the window connects them.
+    """
+
+    example_wanted = Signal()
+    page_wanted = Signal(str)
+    pane_wanted = Signal(bool)
+    """True: the previous pane."""
+    palette_wanted = Signal()
+    menu_wanted = Signal()
+    mode_changed = Signal(str)
+
+    def __init__(self, window: QMainWindow) -> None:
         super().__init__(window)
         self._window = window
         self._actions: list[QAction] = []
-        self.open_example = self._make("file", self.tr("Open the example"), "file", window.example_wanted.emit)
+        self.open_example = self._make("file", self.tr("Open the example"), "file", self.example_wanted.emit)
         self.open_example.setToolTip(self.tr("Open a small training that runs on this computer"))
-        # Spelt out: Qt's own key to quit is there on a few desktops only.
+        # Qt's standard shortcut for quit exists on few desktops only.
         self.quit = self._make("file", self.tr("Quit"), "", window.close, "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
-        self._pages_before = self._make("view", self.tr("Next pane"), "", window.cycle_panes, "F6")
-        self._make("view", self.tr("Previous pane"), "", self._previous_pane, "Shift+F6")
+        self._pages_before = self._make("view", self.tr("Next pane"), "", lambda: self.pane_wanted.emit(False), "F6")
+        self._make("view", self.tr("Previous pane"), "", lambda: self.pane_wanted.emit(True), "Shift+F6")
         self._themes()
-        self.palette = self._make("help", self.tr("All commands …"), "command", self._open_palette, "Ctrl+Shift+P")
-        self._make("help", self.tr("Menu"), "menu", window.open_menu, "F10")
-        about = self._make("help", self.tr("About Torchyard"), "info", self._about)
+        self.palette = self._make(
+            "help", self.tr("All commands …"), "command", self.palette_wanted.emit, "Ctrl+Shift+P"
+        )
+        self._make("help", self.tr("Menu"), "menu", self.menu_wanted.emit, "F10")
+        about = self._make("help", self.tr("About Torchyard"), "info", lambda: show_about(window))
         about.setMenuRole(QAction.MenuRole.AboutRole)
 
     def all(self) -> list[QAction]:
-        """Every one, in the order of their menus."""
+        """Returns the visible actions in menu order."""
         return [action for action in self._actions if action.isVisible()]
 
     def add_page(self, key: str, title: str, icon_name: str, number: int) -> None:
-        """One more page to go to."""
+        """Adds the action that shows a page, with Ctrl and `number` as its shortcut."""
         action = self._make(
             "view", self.tr("Go to {page}").format(page=title), icon_name, None, f"Ctrl+{number}", before=True
         )
@@ -88,18 +98,9 @@ class WindowActions(QObject):
     def _set_mode(self, action: QAction) -> None:
         mode: Mode = action.data()
         theme().set_mode(mode)
-        self._window.settings.mode = mode
+        self.mode_changed.emit(mode)
 
     def _go(self) -> None:
         action = self.sender()
         if isinstance(action, QAction):
-            self._window.show_page(action.data())
-
-    def _previous_pane(self) -> None:
-        self._window.cycle_panes(backwards=True)
-
-    def _open_palette(self) -> None:
-        self._window.palette_.open()
-
-    def _about(self) -> None:
-        show_about(self._window)
+            self.page_wanted.emit(action.data())

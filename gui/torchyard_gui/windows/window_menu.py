@@ -1,4 +1,4 @@
-"""The menus: File, Edit, View, Run and Help, made of the window's and the shown page's actions each time they open."""
+"""The menus File, Edit, View, Run and Help, filled from the actions of window and page each time they open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtCore import QCoreApplication, QPoint
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
-from torchyard_gui.widgets.clear_layout import empty_menu
+from torchyard_gui.widgets.clear_layout import clear_menu
 from torchyard_gui.windows.page_protocol import MENU, SUBMENU
 
 NAMES = ("file", "edit", "view", "run", "help")
@@ -25,8 +25,9 @@ Actions = Callable[[], Iterable[QAction]]
 
 
 class WindowMenu(QMenu):
-    """One menu with the five in it. It is popped up, never attached: an attached menu would keep the shortcuts of
-    pages alive that are not shown."""
+    """A popup with five submenus. It is not attached to the window, because that would keep the shortcuts of hidden
+    pages
+    active."""
 
     def __init__(self, page_actions: Actions, window_actions: Actions, parent: QWidget) -> None:
         super().__init__(parent)
@@ -35,18 +36,18 @@ class WindowMenu(QMenu):
 
     @cached_property
     def menus(self) -> dict[str, QMenu]:
-        """The five by their names; made when they are first shown."""
+        """The five menus by name; created on first use."""
         return {name: self.addMenu(TITLES[name]) for name in NAMES}
 
     def popup_at(self, place: QPoint) -> None:
-        """Open above and to the right of `place`."""
+        """Opens above and to the right of `place`."""
         self.fill()
         self.popup(QPoint(place.x(), place.y() - self.sizeHint().height() + 44))
 
     def fill(self) -> None:
-        """Put in what there is to do now."""
+        """Fills the menus with the current actions."""
         for menu in self.menus.values():
-            empty_menu(menu)
+            clear_menu(menu)
         for actions in (self._page_actions(), self._window_actions()):
             for name, menu in self.menus.items():
                 mine = [action for action in actions if menu_of(action) == name]
@@ -58,7 +59,7 @@ class WindowMenu(QMenu):
 
 
 def _put(menu: QMenu, actions: Iterable[QAction]) -> None:
-    """Actions in their order; those of a submenu in that, where the first of them would stand."""
+    """Adds actions in order; those with a submenu at the position of its first action."""
     within: dict[str, QMenu] = {}
     for action in actions:
         title = action.property(SUBMENU)
@@ -71,6 +72,6 @@ def _put(menu: QMenu, actions: Iterable[QAction]) -> None:
 
 
 def menu_of(action: QAction) -> str:
-    """Which menu an action says it belongs to; one that does not say is in Run, with what the page does."""
+    """Returns the menu of an action; by default Run."""
     name = action.property(MENU)
     return name if name in NAMES else "run"

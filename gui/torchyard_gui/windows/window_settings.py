@@ -1,4 +1,4 @@
-"""What the window remembers between starts, in an ini file in the user's folder."""
+"""Settings kept between starts in an INI file in the user's folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RECENT = 10
 
 
 class WindowSettings:
-    """Read when the window opens, written when it closes; what cannot be read is as if it were not there."""
+    """Read when the window opens, written when it closes; unreadable values count as missing."""
 
     def __init__(self, file: Path) -> None:
         self._settings = QSettings(str(file), QSettings.Format.IniFormat)
 
     @property
     def mode(self) -> Mode:
-        """Light, dark, or as the system has it."""
+        """Theme: light, dark or system."""
         mode = cast(str, self._settings.value("theme/mode", "system", type=str))
         return mode if mode in MODES else "system"
 
@@ -31,7 +31,7 @@ class WindowSettings:
 
     @property
     def planned(self) -> str:
-        """For when the Topology page plans, as `PlannedTime.to_text` writes it."""
+        """The planned time of the Topology page, in the format of `PlannedTime.to_text`."""
         return cast(str, self._settings.value("topology/planned", "", type=str))
 
     @planned.setter
@@ -40,7 +40,7 @@ class WindowSettings:
 
     @property
     def recent_files(self) -> list[Path]:
-        """The topology files that were opened, the latest first."""
+        """Recent topology files, the latest first."""
         count = self._settings.beginReadArray("recent")
         found = []
         for number in range(min(count, RECENT)):
@@ -50,30 +50,30 @@ class WindowSettings:
         return found
 
     def remember_file(self, path: Path) -> None:
-        """Put a file at the head of the recent ones."""
+        """Puts a file first in the recent files."""
         self._write_recent([path, *(other for other in self.recent_files if other != path)][:RECENT])
 
     def restore(self, window: QWidget) -> None:
-        """Bring back the window's place and size."""
+        """Restores position and size of the window."""
         geometry = self._settings.value("window/geometry")
         if isinstance(geometry, QByteArray):
             window.restoreGeometry(geometry)
 
     def restore_splitters(self, page: QWidget) -> None:
-        """Bring back how a page's panes were split."""
+        """Restores the splitters of a page."""
         for splitter in _splitters(page):
             state = self._settings.value(f"splitters/{splitter.objectName()}")
             if isinstance(state, QByteArray):
                 splitter.restoreState(state)
 
     def keep(self, window: QWidget) -> None:
-        """Note the window's place and size, and how its panes are split."""
+        """Stores position and size of the window and its splitters."""
         self._settings.setValue("window/geometry", window.saveGeometry())
         for splitter in _splitters(window):
             self._settings.setValue(f"splitters/{splitter.objectName()}", splitter.saveState())
 
     def sync(self) -> None:
-        """Write the file now."""
+        """Writes the file."""
         self._settings.sync()
 
     def _write_recent(self, files: list[Path]) -> None:
@@ -86,5 +86,5 @@ class WindowSettings:
 
 
 def _splitters(window: QWidget) -> list[QSplitter]:
-    """Those with a name: a name is a promise to mean the same next time."""
+    """Returns the splitters with an object name, which identifies them across starts."""
     return [splitter for splitter in window.findChildren(QSplitter) if splitter.objectName()]

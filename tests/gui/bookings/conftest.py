@@ -1,4 +1,4 @@
-"""The Bookings page on a real calendar in SQLite, at a time that stands still until it is moved."""
+"""Fixtures of the Bookings page with a SQLite store and a clock that only moves on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, default_url, open_store
@@ -36,7 +36,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @dataclass
 class Desk:
-    """A page, the store behind it, and a hand."""
+    """A page, its store, and simulated input."""
 
     qtbot: QtBot
     folder: Path
@@ -54,18 +54,18 @@ class Desk:
         self.store.remember_slots(self.slots)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Opens the calendar, as the page does."""
+        """Opens the calendar as the page does."""
         return open_store(url, person, clock=self.clock)
 
     def clock(self) -> datetime:
         return self.now
 
     def open(self) -> None:
-        """Shows the page, with what is in the store."""
+        """Shows the page with the contents of the store."""
         home = Home(self.folder / "home")
         self.fleet = FleetModel(home, self.folder / "fleet.yaml")
         self.model = BookingsModel(home, self.fleet, opener=self._opener, clock=self.clock)
-        with undressed():
+        with without_theme():
             self.page = BookingsPage(self.model)
         self.page.resize(1168, 700)
         self.qtbot.addWidget(self.page)
@@ -105,7 +105,7 @@ class Desk:
     def book_long_ago(
         self, gpus: str, starts_in_h: float, hours: float, title: str, owner: str | None = None
     ) -> Booking:
-        """One that began in the past: made when that was still to come."""
+        """Makes a booking that began in the past, under an earlier clock."""
         now, self.now = self.now, self.now + timedelta(hours=starts_in_h)
         try:
             return self.book(gpus, 0, hours, title, owner)
@@ -113,7 +113,7 @@ class Desk:
             self.now = now
 
     def live(self) -> dict[str, Booking]:
-        """By title."""
+        """Returns live bookings by title."""
         found = self.store.bookings(self.now - timedelta(days=9), self.now + timedelta(days=60))
         return {one.title: one for one in found if one.is_live}
 
@@ -124,13 +124,13 @@ class Desk:
         return any(block.booking.title == title for block in self.page.surface.picture.blocks)
 
     def hours(self, moment: datetime) -> float:
-        """How many from now."""
+        """Returns the time `count` hours from now."""
         return (moment - self.now) / timedelta(hours=1)
 
     # -- the hand
 
     def place(self, gpu: str, hours: float) -> QPoint:
-        """Where a GPU's lane and a moment, so many hours from now, meet."""
+        """Returns the position of a GPU's lane at a time so many hours from now."""
         surface = self.page.surface
         row = surface.picture.lanes.lane_of[f"GPU-{gpu}"]
         x = surface.axis.x_of((self.now + timedelta(hours=hours)).timestamp())
@@ -149,7 +149,7 @@ class Desk:
         QTest.keyClick(self.page.surface, key, held)
 
     def accept(self, title: str = "") -> None:
-        """Enter in the dialog that books, after its title was typed."""
+        """Confirms the booking dialog with Enter after typing a title."""
         dialog = self.page.dialog
         assert isinstance(dialog, BookingDialog)
         if title:
@@ -160,7 +160,7 @@ class Desk:
 
 @pytest.fixture
 def desk(qtbot: QtBot, tmp_path: Path) -> Iterator[Desk]:
-    """Not open yet: first put into its store what is to be seen."""
+    """A desk that is not open yet, so that tests can fill its store first."""
     made = Desk(qtbot, tmp_path)
     yield made
     made.close()

@@ -1,5 +1,4 @@
-"""Before one's own booking ends while something of it is in use, the window says so once, with *Extend* where nobody
-follows."""
+"""Reminders before the end of one's own booking in use, with *Extend* if no booking follows."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 
 class Reminded:
-    """The bar above the pages, on the calendar of a desk."""
+    """The reminder on the calendar of a desk."""
 
     def __init__(self, desk: Desk):
         self.with_run: set[str] = set()
@@ -60,7 +59,7 @@ def test_of_ones_own_live_bookings_with_a_run_or_in_use_in_their_last_quarter_of
     seen = desk.store.bookings(desk.now - timedelta(days=1), desk.now + timedelta(days=1))
     found = reminders(seen, "kim", desk.now, {"GPU-a2", "GPU-b1"}, {with_run.id})
     assert [one.booking for one in found] == [with_run, used]
-    # Somebody follows 33 min after the end of one: half an hour can be had. Of the other, nobody does within the hour.
+    # One is followed after 33 min, so that half an hour is left; the other by none within the hour.
     assert [(one.follower and one.follower.title, one.longer) for one in found] == [
         ("follows soon", 30 * MINUTE),
         (None, 60 * MINUTE),
@@ -76,14 +75,14 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     desk.model.reload()
     desk.wait(lambda: reminded.text)
     assert reminded.text == (
-        "Your booking “digits” of gpu-a:0-1 ends at 09:12, in 12 min. Nobody follows: what runs there goes on."
+        "Your booking “digits” of gpu-a:0-1 ends at 09:12, in 12 min. No booking follows: the run goes on."
     )
     assert reminded.buttons() == ["Extend by 1 h", "Show it"]
 
-    # As time goes on its words follow, and its buttons stay, with the keyboard on them.
+    # The text follows the time; buttons and focus stay.
     extend = reminded.bar.buttons[0]
     desk.now += 3 * MINUTE
-    reminded.reminder.look()
+    reminded.reminder.refresh()
     assert "in 9 min" in reminded.text
     assert reminded.bar.buttons[0] is extend
     QTest.mouseClick(reminded.bar.buttons[1], LEFT)
@@ -94,12 +93,12 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     desk.wait(lambda: not reminded.bar.isVisible())
     assert reminded.said == ["“digits” is yours until 10:12."]
 
-    # Its new end is one of its own: it is told of, until it is sent away, and then no more.
+    # The new end causes another reminder, until it is dismissed.
     desk.now = booking.end + 50 * MINUTE
     desk.model.reload()
     desk.wait(lambda: reminded.text)
     QTest.mouseClick(reminded.bar._close, LEFT)
-    reminded.reminder.look()
+    reminded.reminder.refresh()
     assert reminded.text == ""
 
 
@@ -132,6 +131,6 @@ def test_where_somebody_follows_at_once_it_says_who_and_offers_no_more_time(open
     desk.model.reload()
     desk.wait(lambda: reminded.text)
     assert reminded.text.endswith(
-        "lee has it next, from 09:12. A run that is still there then is asked to save, and stopped."
+        "lee has it next, from 09:12. A run that is still active then is asked to save, and is stopped."
     )
     assert reminded.buttons() == ["Show it"]

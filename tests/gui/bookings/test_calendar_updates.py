@@ -1,4 +1,4 @@
-"""The window follows its calendar by what has changed, and keeps a copy of it for when the database is away."""
+"""The window loads only changes of its calendar, and keeps a copy for when the database is unreachable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY = timedelta(days=1)
 
 @dataclass
 class Counted(Desk):
-    """A desk whose window's questions to the store are counted."""
+    """A desk that counts the window's queries of the store."""
 
     asked: list[str] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class Counted(Desk):
         return {one.title for one in self.model.seen.bookings}
 
     def settle(self) -> None:
-        """Waits until the window watches the calendar and has nothing more to read."""
+        """Waits until the window watches the calendar and everything is loaded."""
         self.wait(lambda: self.model._watch is not None and self.model._watch.is_watching.is_set())
         self.wait(lambda: self.model._copied)
         before = -1
@@ -80,7 +80,7 @@ def test_records_of_use_are_read_within_a_minute_and_at_once_when_asked_for(coun
     desk.open()
     desk.settle()
     model = desk.model
-    model._uses_due.stop()  # the watch has begun, which is as a change
+    model._uses_due.stop()  # the start of the watch counts as a change
     model._uses_due.setInterval(1500)
 
     def used() -> set[str]:

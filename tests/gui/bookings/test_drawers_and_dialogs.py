@@ -1,4 +1,4 @@
-"""Drawers and dialogs of the Bookings page, on a real calendar: find a slot, waitlist, dialog, files, usage, rules."""
+"""Drawers and dialogs of the Bookings page: find a slot, waitlist, booking, files, usage, rules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_find_a_slot_shows_five_numbered_fits_in_list_and_calendar_and_enter_boo
     first = desk.page.surface.fits[0]
     assert first.gpus == ("GPU-b0", "GPU-b1", "GPU-b2", "GPU-b3")
     assert find.cards[0].accessibleName().startswith("1: Today 09:00 – 15:00, gpu-b:0-3 · H100 80 GB")
-    desk.wait(lambda: find.said.text() == "Now: at most 4 free on one host (gpu-b).")
+    desk.wait(lambda: find.summary.text() == "Now: at most 4 free on one host (gpu-b).")
     QTest.keyClicks(find.title_, "found")
     QTest.keyClick(find.length, Key.Key_Return)
     desk.wait(lambda: "found" in desk.live())
@@ -59,8 +59,8 @@ def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
     find.length.setText("6h")
     find.count.setValue(5)
     find.search()
-    desk.wait(lambda: "o host has 5 GPUs of that kind" in find.said.text())
-    assert not find.wait.isVisible()  # to wait for it is of no use
+    desk.wait(lambda: "o host has 5 GPUs of that kind" in find.summary.text())
+    assert not find.wait.isVisible()  # waiting would be useless
     find.count.setValue(4)
     find.search()
     desk.wait(lambda: len(find.cards) == 5)
@@ -121,7 +121,7 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
     dialog.accept()
     desk.wait(lambda: "booked by lee" in dialog.problem.text())
     assert dialog.problem.text().startswith("gpu-a:0 is booked"), "a name stays as it is"
-    # What is wrong in another way leaves nothing of it, and has the keyboard.
+    # Another error replaces it and gets the focus.
     dialog.end.setText("soon")
     dialog.accept()
     assert dialog.problem.text() == ""
@@ -176,7 +176,7 @@ def test_a_calendar_file_goes_out_and_comes_in_with_a_preview(desk: Desk, tmp_pa
     said: list[str] = []
     export_bookings(desk.model, desk.page, said.append, said.append, file)
     desk.wait(lambda: said)
-    assert said == ["1 bookings written to mine.ics"]
+    assert said == ["1 booking written to mine.ics"]
     desk.store.cancel(booking.id)
     desk.page.import_bookings(file)
     dialog = desk.page.dialog
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_calendar_is_refused_with_a_sentence(desk: Desk, tmp_p
     desk.page.import_bookings(file)
     dialog = desk.page.dialog
     assert isinstance(dialog, ImportDialog)
-    desk.wait(lambda: "cannot be read" in dialog.said.text())
+    desk.wait(lambda: "cannot be read" in dialog.summary.text())
     assert not dialog.ok.isEnabled()
     dialog.reject()
 
@@ -229,7 +229,7 @@ def test_the_usage_report_counts_and_is_saved_as_csv(desk: Desk, tmp_path: Path)
     dialog = desk.page.dialog
     assert isinstance(dialog, UsageDialog)
     desk.wait(lambda: dialog.rows_)
-    assert dialog.said.text() == "20.0 GPU-hours booked, 10.0 used."
+    assert dialog.summary.text() == "20.0 GPU-hours booked, 10.0 used."
     assert dialog.bars.accessibleName() == "kim: 20.0 h booked, 10.0 h used, 10.0 h idle"
     dialog.by.set_value("host")
     desk.wait(lambda: dialog.rows_ and dialog.rows_[0].key == "gpu-a")

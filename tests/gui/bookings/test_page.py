@@ -1,4 +1,4 @@
-"""The Bookings page on a real calendar in SQLite: what it shows, of idle bookings and while the calendar is away."""
+"""The Bookings page with a SQLite store: contents, idle bookings, and an unreachable calendar."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QToolTip
 
 from tests.gui.bookings.conftest import LEFT, SLOTS, Desk
 from torchyard_core.booking.model import IdleEvidence, Use
-from torchyard_gui.bookings.calendar.calendar_view import Surface
+from torchyard_gui.bookings.calendar.calendar_view import CalendarView
 from torchyard_gui.theme.tokens import METRICS as M
 
 Key, CONTROL = Qt.Key, Qt.KeyboardModifier.ControlModifier
@@ -26,7 +26,7 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
     desk.open()
     desk.wait(lambda: desk.shown("mine") and desk.shown("theirs"))
     assert desk.page.bar.title.text() == "6 – 12 January 2031"
-    assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"  # three booked; one used, though nobody booked it
+    assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"  # three booked, one in use without a booking
     assert list(desk.page.surface.picture.usage.unbooked) == ["GPU-b3"]
     assert desk.page.legend.place.text() == "Only on this computer."
     assert desk.page.legend.share.isVisible()
@@ -87,9 +87,9 @@ def test_hovering_tells_all_of_a_booking_and_the_zone(desk: Desk) -> None:
     desk.book("a0 a1", 1, 5, "mine")
     desk.open()
     desk.wait(lambda: desk.shown("mine"))
-    told = desk.page.surface.told_at(desk.place("a0", 3))
+    told = desk.page.surface.tooltip_at(desk.place("a0", 3))
     assert told.startswith("mine\nYou · 2 GPUs\nToday 10:00 – 15:00 (Europe/Berlin)")
-    assert "Europe/Berlin" in desk.page.surface.told_at(QPoint(300, 10))
+    assert "Europe/Berlin" in desk.page.surface.tooltip_at(QPoint(300, 10))
     QToolTip.hideText()
 
 
@@ -110,7 +110,7 @@ def test_what_agents_saw_idle_is_told_and_freed_by_the_first_desktop(desk: Desk)
     desk.wait(lambda: not desk.store.booking(gone.id).is_live)
     desk.wait(lambda: desk.page.surface.picture.notes)
     assert desk.page.surface.picture.notes == {warned.id: "idle 21 min, frees 09:09"}
-    assert desk.page.notice.text == "1 bookings were idle, and are free now."
+    assert desk.page.notice.text == "1 booking was idle and is free now."
 
 
 def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_booked_and_it_recovers(
@@ -134,7 +134,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False
-    desk.calendar._away = None  # its own pause between two attempts is by a clock that stands still here
+    desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
     desk.model.reload()
     desk.wait(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()
@@ -157,6 +157,6 @@ def test_the_surface_is_one_widget_however_many_bookings_there_are(desk: Desk) -
         desk.book("a0 a1 b2", 1 + hour * 2, 1, f"run {hour}")
     desk.open()
     desk.wait(lambda: desk.shown("run 11"))
-    assert isinstance(desk.page.surface, Surface)
+    assert isinstance(desk.page.surface, CalendarView)
     assert len(desk.page.surface.picture.blocks) == 24
     assert len(SLOTS) == len(desk.page.surface.picture.lanes.lanes)

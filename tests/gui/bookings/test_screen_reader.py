@@ -1,4 +1,4 @@
-"""Screen readers are told what becomes of bookings, and of the calendar itself."""
+"""Announcements of changes of bookings, and of the calendar's availability."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Politeness = QAccessible.AnnouncementPoliteness
 
 
 class Listener:
-    """Where Qt hands events over to the system's screen reader."""
+    """Replaces the system's screen reader as the receiver of Qt's events."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, bool]] = []
@@ -63,7 +63,7 @@ def test_what_is_booked_moved_undone_and_refused_is_told(
 
     desk.drag(desk.place("a1", 2), desk.place("a3", 8))
     assert listener.has("booked by lee", urgent=True)
-    # In the dialog too, whose words lie over the page's.
+    # Also from the dialog above the page.
     desk.page.acts.book.trigger()
     dialog = desk.page.dialog
     assert isinstance(dialog, BookingDialog)
@@ -90,7 +90,7 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
         desk.wait(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]
     assert [loud for text, loud in listener.heard if "The calendar is away" in text] == [True]
     desk.is_away = False
-    desk.calendar._away = None  # its own pause between two attempts is by a clock that stands still here
+    desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
     desk.model.reload()
     desk.wait(lambda: listener.has("The calendar is back."))
 
@@ -115,7 +115,7 @@ def test_who_listens_is_told_one_sentence_every_few_seconds_and_then_the_newest(
     time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 1)
     announcer.say("refused", urgent=True)
-    announcer.say("by the way")  # does not take the place of what is urgent
+    announcer.say("by the way")  # does not replace an urgent one
     time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 2)
     assert listener.heard == [("one", False), ("four", False), ("refused", True)]

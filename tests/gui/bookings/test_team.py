@@ -1,5 +1,4 @@
-"""A team's PostgreSQL on the Bookings page of a member who is no admin: books, cannot change another's, and keeps its
-last known state while the database is away."""
+"""The Bookings page of a member, not an admin, with a team's PostgreSQL: booking, refused changes, offline state."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ Key = Qt.Key
 
 
 class TeamDesk(Desk):
-    """A desk of `kim`'s in a team's database."""
+    """The desk of `kim` with a team's database."""
 
     server: Cluster
 
@@ -35,13 +34,13 @@ class TeamDesk(Desk):
         self.store = self.reach(self.url, self.person)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """By the tests' own time: the database would guard the past by its own."""
+        """Uses the tests' clock; the database would check the past with its own."""
         return open_at(url, person, self.clock)
 
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """Not open yet."""
+    """A desk that is not open yet."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -73,7 +72,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     desk.wait(lambda: desk.shown("mine"))
     assert desk.live()["mine"].owner == "kim"
 
-    # A drag of lee's booking says why not, and changes nothing; the drawer offers nothing of the kind.
+    # A drag of lee's booking shows the reason and changes nothing; the drawer has no buttons for it.
     desk.drag(desk.place("a2", 5), desk.place("a3", 9), drop=False)
     assert "is lee's booking: only lee or an admin can change it" in page.surface.tip.text()
     QTest.mouseRelease(page.surface.viewport(), LEFT, pos=desk.place("a3", 9))
@@ -85,7 +84,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     assert not page.acts.edit.isEnabled()
     assert not page.acts.release.isEnabled()
 
-    # The rules can be seen.
+    # The rules are readable.
     assert page.acts.rules.text() == "See the rules"
     page.acts.rules.trigger()
     rules = page.dialog
@@ -112,7 +111,7 @@ def test_a_calendar_that_is_hidden_has_no_connection_and_one_that_is_shown_hears
     desk.wait(lambda: desk.model.seen.is_live and connections() == 1)
     desk.page.hide()
     desk.wait(lambda: connections() == 0)
-    desk.model._unwatched.setInterval(100)  # which is a minute, for reminders
+    desk.model._unwatched.setInterval(100)  # one minute in production
     desk.book("a1", 1, 5, "meanwhile", "lee")
     desk.wait(lambda: "meanwhile" in {one.title for one in desk.model.seen.bookings})
     desk.model._unwatched.setInterval(60_000)
@@ -145,16 +144,16 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
         QTest.mouseRelease(page.surface.viewport(), LEFT, pos=QPoint(1, 1))
     finally:
         desk.server.start()
-    # Nobody presses anything: it is tried again.
+    # The window retries by itself.
 
     def is_back() -> bool:
-        # Its own pause between two attempts is by a clock that stands still here. One may be under way, and fail yet.
+        # The store's retry interval follows a clock that is stopped here; an attempt in progress may still fail.
         desk.calendar._away = None
         return desk.model.seen.is_live
 
     desk.wait(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
-    # What others change arrives by itself again.
+    # Changes by others arrive again.
     desk.book("b3", 1, 2, "after it")
     desk.wait(lambda: desk.shown("after it"))

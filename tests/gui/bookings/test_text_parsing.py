@@ -1,4 +1,4 @@
-"""What people write: a pasted line, the dialog's fields, the rules' fields; and refusal by what is loaded."""
+"""Parsing of pasted lines and of the fields of dialog and rules, and refusals by the loaded calendar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_core.booking.rules.team_rules import Rules, form_texts, read_form
 from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import default_url, open_store
 from torchyard_core.errors import UsageError
-from torchyard_gui.bookings.dialogs.booking_form import Fields, read, written
+from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
 from torchyard_gui.bookings.draft_validation import Known, refusal
 from torchyard_gui.bookings.paste_parser import read_draft
 
@@ -37,7 +37,12 @@ from torchyard_gui.bookings.paste_parser import read_draft
 )
 def test_a_pasted_line_becomes_a_draft(text: str, gpus: tuple[str, ...], start: str, end: str, title: str) -> None:
     draft = read_draft(text, SLOTS, ZONE, NOW, "Reserved")
-    assert (draft.gpus, written(draft.start, ZONE), written(draft.end, ZONE), draft.title) == (gpus, start, end, title)
+    assert (draft.gpus, format_time(draft.start, ZONE), format_time(draft.end, ZONE), draft.title) == (
+        gpus,
+        start,
+        end,
+        title,
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,7 @@ def test_what_is_no_booking_is_refused_with_a_sentence(text: str) -> None:
 @given(st.text(max_size=60))
 def test_whatever_is_pasted_is_a_draft_or_a_refusal(text: str) -> None:
     for line in (text, f"gpu-a:0 {text}"):
-        with suppress(Refused):  # anything else that is raised fails the test
+        with suppress(Refused):  # any other exception fails the test
             assert read_draft(line, SLOTS, ZONE, NOW, "Reserved").gpus
 
 
@@ -61,8 +66,8 @@ def test_the_dialogs_fields_are_read_in_their_zone_and_an_end_may_be_a_length() 
     draft = read(Fields("run", "gpu-a:0-1", "2031-03-30 01:00", "+4h", ZONE), SLOTS, NOW)
     assert isinstance(draft, Draft)
     assert draft.start == datetime(2031, 3, 30, 0, 0, tzinfo=UTC)
-    assert draft.end - draft.start == timedelta(hours=4)  # counted in UTC, over the night that skips an hour
-    assert written(draft.end, ZONE) == "2031-03-30 06:00"
+    assert draft.end - draft.start == timedelta(hours=4)  # in UTC, across the hour skipped by daylight saving
+    assert format_time(draft.end, ZONE) == "2031-03-30 06:00"
 
 
 def test_every_wrong_field_is_named() -> None:
@@ -111,7 +116,7 @@ def test_rules_without_a_field_stay_when_the_form_is_saved() -> None:
 
 
 def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
-    """Both are asked the same; a difference would show a drag as free that is refused when dropped."""
+    """The window's refusal equals the store's; otherwise a drag could look free and be refused when dropped."""
     store = open_store(default_url(tmp_path / "b.sqlite3"), "kim", clock=lambda: NOW)
     store.remember_slots(SLOTS)
     rules = Rules(longest_h=12, quota_gpu_hours=20, same_day_is_free=False)

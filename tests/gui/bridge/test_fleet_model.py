@@ -1,4 +1,4 @@
-"""The fleet as the window knows it: files, checks and deploys on real hosts, links that break, the end."""
+"""The fleet model: files, checks and deploys on real hosts, lost links, closing."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_closing_while_a_host_does_not_answer_takes_no_time(
     desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot
 ) -> None:
     lab3["gpu-b"].cut_cable()
-    # Who waits for it waits long enough to be told from a machine that is busy.
+    # Long enough for a busy machine.
     (desktop.user_home / ".ssh").mkdir(mode=0o700)
     (desktop.user_home / ".ssh" / "config").write_text("Host *\n  ConnectTimeout 40\n")
     model = desktop_model(desktop)
@@ -237,7 +237,7 @@ def test_hosts_are_asked_who_uses_them_while_somebody_watches_and_not_otherwise(
     assert sample is not None
     assert sample["host"]["cpus"] >= 1
     model.watch(False)
-    qtbot.waitUntil(lambda: not model._links.is_asking("gpu-a"), timeout=WITHIN_MS)  # what was asked last is answered
+    qtbot.waitUntil(lambda: not model._links.is_asking("gpu-a"), timeout=WITHIN_MS)  # the last query is answered
     with qtbot.assertNotEmitted(model.use_changed, wait=1300):
         pass
 

@@ -1,4 +1,4 @@
-"""The planner is told who uses which GPU, as soon as a host's telemetry tells us."""
+"""The planner gets the users of GPUs from a host's telemetry."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_availability import PlannedHosts
+from torchyard_gui.bridge.host_availability import HostAvailability
 from torchyard_gui.bridge.host_status import HostStatus
 
 GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA L40S", "memory_mb": 46068} for index in range(2)]
 
 
 def sample(*users: str) -> dict[str, Any]:
-    """A user for each GPU, or nothing."""
+    """A sample with a user for each GPU, or none."""
     return {
         "gpus": [
             {
@@ -128,7 +128,7 @@ def test_gpus_that_others_have_booked_are_taken_by_name(model: FleetModel, qtbot
 
 
 def test_a_host_without_gpus_that_somebody_else_has_booked_is_left_alone(model: FleetModel, home: Home) -> None:
-    planned = PlannedHosts(model, home.history)
+    planned = HostAvailability(model, home.history)
     (host,) = model.inventory.hosts
     status = HostStatus(host, HostFacts("big-cpu", checked=True, cpus=64))
     assert not planned.of(status).booked_by

@@ -1,4 +1,4 @@
-"""A host's status from check to check: what it says, and since when."""
+"""A host's status and its time across checks."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_who_uses_a_gpu_is_a_replica_or_somebody_else() -> None:
 def test_a_key_may_be_that_of_a_bastion_on_the_way() -> None:
     error = KeyUnknown("bastion", "the host key of bastion is not known.", fingerprint="SHA256:x")
     status = fresh().checked(failed_check("gpu-a", error.state, error), NOW)
-    assert status.in_the_way == "bastion"
-    assert fresh().in_the_way == "gpu-a"
+    assert status.blocking_host == "bastion"
+    assert fresh().blocking_host == "gpu-a"
 
 
 def test_a_missing_agent_is_told_from_one_that_fails() -> None:

@@ -1,4 +1,4 @@
-"""Jobs: work on threads, results in the GUI thread, nothing after the end."""
+"""Jobs: work on threads, results on the GUI thread, nothing after closing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jobs(qtbot: QtBot) -> Jobs:
 
 
 def settle(thread: threading.Thread | None = None) -> None:
-    """Let everything that was posted arrive."""
+    """Processes everything that was posted."""
     if thread is not None:
         thread.join(WITHIN_S)
     QCoreApplication.processEvents()

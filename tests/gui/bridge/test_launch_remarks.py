@@ -1,4 +1,4 @@
-"""What a launch says of an agent that is not this desktop's."""
+"""Remarks of a launch about an agent of another version."""
 
 from __future__ import annotations
 

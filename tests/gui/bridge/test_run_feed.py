@@ -1,4 +1,4 @@
-"""A run that is followed reaches the window in order, a few times a second, across lost connections."""
+"""A followed run reaches the window in order, a few times a second, across lost connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_gui.bridge.runs_model import RunsModel
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts are tried again at once."""
+    """Removes the retry delay."""
     monkeypatch.setattr(follower, "RETRY_S", (0.05,))
     monkeypatch.setattr("torchyard_gui.bridge.run_feed.RETRY_S", (0.05,))
 
@@ -44,7 +44,7 @@ def feed(model: RunsModel) -> RunFeed:
 
 
 class LateClock:
-    """`time` for a window that stood still: later than it would be."""
+    """Replaces `time` for a window that was blocked."""
 
     late_s = 0.0
 
@@ -59,7 +59,7 @@ class LateClock:
 
 
 def wait_live(qtbot: Any, feed: RunFeed, run: Acting) -> None:
-    """Until all hosts are listened to."""
+    """Waits until all hosts are followed."""
     qtbot.waitUntil(lambda: run.is_followed)
     qtbot.waitUntil(lambda: feed.was_heard and feed.picture.state == "running")
 
@@ -69,7 +69,7 @@ def test_states_and_samples_arrive(qtbot: Any, feed: RunFeed, run: Acting) -> No
     wait_live(qtbot, feed, run)
     run.measure(10)
     qtbot.waitUntil(lambda: len(feed.picture.tracks["worker-2"].ring) == 1)
-    look = feed.look_of("worker-2")
+    look = feed.live_state_of("worker-2")
     assert look.state == "running"
     assert look.metric.endswith(" %")
     assert look.meter is not None
@@ -85,7 +85,7 @@ def test_no_sample_is_lost_however_hosts_tick(qtbot: Any, feed: RunFeed, run: Ac
         qtbot.wait(700)
     ring = feed.picture.tracks["worker-2"].ring
     qtbot.waitUntil(lambda: len(ring) == 4)
-    assert len(told) <= 4  # and yet they are told once a second at most
+    assert len(told) <= 4  # reported once a second at most
 
 
 def test_what_was_noted_here_is_there_before_any_host_answers(qtbot: Any, feed: RunFeed) -> None:
@@ -115,11 +115,11 @@ def test_a_member_that_hangs_up_is_unknown_until_it_is_back(qtbot: Any, feed: Ru
     qtbot.waitUntil(lambda: len(feed.picture.tracks["worker-2"].ring) == 1)
     run.down.add("gpu-b")
     run.links["gpu-b"].break_off()
-    qtbot.waitUntil(lambda: feed.look_of("worker-2").is_unknown)
-    assert not feed.look_of("chief-0").is_unknown
+    qtbot.waitUntil(lambda: feed.live_state_of("worker-2").is_unknown)
+    assert not feed.live_state_of("chief-0").is_unknown
     assert not feed.picture.is_stale
     run.down.clear()
-    qtbot.waitUntil(lambda: not feed.look_of("worker-2").is_unknown)
+    qtbot.waitUntil(lambda: not feed.live_state_of("worker-2").is_unknown)
     run.measure(20)
     qtbot.waitUntil(lambda: len(feed.picture.tracks["worker-2"].ring) == 2)
 
@@ -138,7 +138,7 @@ def test_a_window_that_stood_still_itself_says_no_host_is_silent(
         clock.late_s = 60.0
     assert not feed.picture.is_stale
     assert [moment.kind for moment in feed.picture.moments] == ["run", "run"]
-    # Who says nothing now that the window listens is silent, and back with the next word.
+    # Hosts still silent after the pause are silent; the next message brings them back.
     qtbot.waitUntil(lambda: feed.picture.is_stale)
     run.measure(20)
     qtbot.waitUntil(lambda: not feed.picture.is_stale)
@@ -156,7 +156,7 @@ def test_a_primary_that_hangs_up_leaves_the_run_as_of_then(qtbot: Any, feed: Run
     qtbot.waitUntil(lambda: feed.picture.state == "stopping")
     assert not feed.picture.is_stale
     states = [moment.state for moment in feed.picture.moments if moment.kind == "run"]
-    assert states == ["starting", "running", "stopping"]  # what came before is not told again
+    assert states == ["starting", "running", "stopping"]  # earlier events are not repeated
 
 
 def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, home: Home, run: Acting) -> None:
@@ -167,7 +167,7 @@ def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, ho
     feed = model.feed(model.runs[0])
     qtbot.waitUntil(lambda: feed.error is not None)
     assert feed.picture.is_stale
-    assert feed.picture.state == "running"  # as noted here
+    assert feed.picture.state == "running"  # from the local record
     run.down.clear()
     qtbot.waitUntil(lambda: feed.was_heard and not feed.picture.is_stale)
     assert feed.error is None
@@ -191,19 +191,19 @@ def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
 ) -> None:
     run.start()
     wait_live(qtbot, feed, run)
-    run.links["gpu-a"].say("state", {"run_id": run.run_id})  # of no version that there is
+    run.links["gpu-a"].say("state", {"run_id": run.run_id})  # a version that does not exist
     qtbot.waitUntil(lambda: not feed.is_live and feed.picture.is_stale)
     assert "KeyError" in caplog.text
     assert feed.error is not None
     assert "did not foresee" in feed.error.message
     assert feed.picture.state == "running"
-    assert all(look.is_unknown for look in feed.looks.values())
+    assert all(look.is_unknown for look in feed.live_states.values())
     assert (model.runs[0].state, model.runs[0].is_fresh) == ("running", False)
-    # Once its host tells of it again, it is followed again, from where it was.
+    # It is followed again from its last position once its host answers.
     run.play("run_state", 30, state="stopping", reason="by somebody")
     model.refresh()
     qtbot.waitUntil(lambda: feed.picture.state == "stopping" and not feed.picture.is_stale)
-    assert not any(look.is_unknown for look in feed.looks.values())
+    assert not any(look.is_unknown for look in feed.live_states.values())
     assert (feed.error, model.runs[0].is_fresh) == (None, True)
 
 
@@ -238,7 +238,7 @@ def test_a_long_journal_is_read_without_holding_the_window_up(qtbot: Any, home: 
         at = as_utc(BEGAN + 10 + number)
         run.journal.append({**report, "epoch": EPOCH, "seq": len(run.journal) + 1, "time": at})
     model = runs_model(home, run)
-    # By this thread's own time: of what others do on the machine the window knows nothing.
+    # Thread time, which other processes do not affect.
     longest, last = 0.0, time.thread_time()
     feed = model.feed(model.runs[0])
 

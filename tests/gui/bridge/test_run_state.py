@@ -1,4 +1,4 @@
-"""What is known of a run is never more than was told: unknown stays unknown, and a past is told as the past."""
+"""The state of a run contains only what was reported: unknown stays unknown, and a replayed journal is not current."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from tests.core.examples import host
 from tests.gui.runs import fake_hosts
 from tests.gui.runs.fake_hosts import Acting
 from torchyard_core.formatting import as_utc
-from torchyard_gui.bridge.run_state import RunPicture
-from torchyard_gui.bridge.run_state_types import Changes, short_cause
-from torchyard_gui.runs.alerts import needs_of
+from torchyard_core.launch.runs.history import as_utc
+from torchyard_gui.bridge.run_state import RunState
+from torchyard_gui.bridge.run_state_types import RunChanges, short_cause
+from torchyard_gui.runs.alerts import alerts_of
 from torchyard_gui.runs.labels import loss, moment_in_words
 
 HOSTS = (host("gpu-a", 2), host("gpu-b", 2))
 
 
-def picture_of(run: Acting) -> RunPicture:
-    made = RunPicture(run.run_id, run.name, run.plan.primary or "", run.plan.hosts)
+def picture_of(run: Acting) -> RunState:
+    made = RunState(run.run_id, run.name, run.plan.primary or "", run.plan.hosts)
     made.take_record(run._record(), run.facts)
     return made
 
 
-def watch(picture: RunPicture, run: Acting, *, begin: int = 0, seconds: int = 5, slow: str = "") -> Changes:
-    changes = Changes()
+def watch(picture: RunState, run: Acting, *, begin: int = 0, seconds: int = 5, slow: str = "") -> RunChanges:
+    changes = RunChanges()
     for second in range(begin, begin + seconds):
         run.step += 1
         for name in run.plan.hosts:
@@ -33,15 +34,15 @@ def watch(picture: RunPicture, run: Acting, *, begin: int = 0, seconds: int = 5,
     return changes
 
 
-def tell(picture: RunPicture, run: Acting) -> Changes:
-    changes = Changes()
+def tell(picture: RunState, run: Acting) -> RunChanges:
+    changes = RunChanges()
     for entry in run.journal:
         picture.take_event(entry, changes)
     return changes
 
 
-def started() -> tuple[Acting, RunPicture]:
-    """A run that has started, and what its journal says of it."""
+def started() -> tuple[Acting, RunState]:
+    """Returns a started run with its journal."""
     run = Acting(HOSTS)
     picture = picture_of(run)
     run.start()
@@ -58,13 +59,13 @@ def test_a_live_run_adds_up() -> None:
     assert throughput == pytest.approx(4 * 74, abs=12)
     assert picture.total("step") == 5
     assert picture.meter(picture.tracks["worker-0"]) == pytest.approx(0.92, abs=0.06)
-    assert needs_of(picture) == []
+    assert alerts_of(picture) == []
     assert [moment_in_words(moment) for moment in picture.moments] == ["starting", "running"]
 
 
 def test_a_sum_waits_for_those_that_run_and_were_not_heard_yet() -> None:
     run, picture = started()
-    picture.take_sample("gpu-a", run.sample("gpu-a", 10.0, loss=1.0), 100.0, Changes())
+    picture.take_sample("gpu-a", run.sample("gpu-a", 10.0, loss=1.0), 100.0, RunChanges())
     picture.sum_up()
     assert picture.total("throughput") is None  # of half of them
     assert picture.total("gpu") is not None
@@ -73,32 +74,32 @@ def test_a_sum_waits_for_those_that_run_and_were_not_heard_yet() -> None:
 def test_nobody_is_slow_who_is_not_heard_of() -> None:
     run, picture = started()
     watch(picture, run, slow="worker-1")
-    picture.take_event({"event": "connection", "host": "gpu-b", "state": "lost"}, Changes())
-    assert [need.title for need in needs_of(picture)] == ["gpu-b unknown"]
+    picture.take_event({"event": "connection", "host": "gpu-b", "state": "lost"}, RunChanges())
+    assert [need.title for need in alerts_of(picture)] == ["gpu-b unknown"]
 
 
 def test_a_lost_host_is_unknown_and_never_failed() -> None:
     run, picture = started()
     watch(picture, run)
-    changes = Changes()
+    changes = RunChanges()
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "lost"}, changes)
     away = picture.tracks["worker-1"]
     assert away.host == "gpu-b"
     assert away.state == "running"
     assert picture.stale_since(away) == fake_hosts.BEGAN + 14
     assert picture.stale_since(picture.tracks["chief-0"]) is None
-    assert not picture.is_stale  # the primary answers: the run itself is known
-    assert picture.total("throughput") is None  # a sum without half of it would be a lie
-    assert [need.title for need in needs_of(picture)] == ["gpu-b unknown"]
+    assert not picture.is_stale  # the primary answers, so the run itself is known
+    assert picture.total("throughput") is None  # a partial sum would be wrong
+    assert [need.title for need in alerts_of(picture)] == ["gpu-b unknown"]
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "back"}, changes)
     assert picture.stale_since(away) is None
-    assert needs_of(picture) == []
+    assert alerts_of(picture) == []
 
 
 def test_without_its_primary_the_run_is_as_of_then() -> None:
     run, picture = started()
     watch(picture, run)
-    picture.take_event({"event": "connection", "host": "gpu-a", "state": "lost"}, Changes())
+    picture.take_event({"event": "connection", "host": "gpu-a", "state": "lost"}, RunChanges())
     assert picture.is_stale
     assert picture.state == "running"
     assert picture.as_of == fake_hosts.BEGAN + 14
@@ -108,11 +109,11 @@ def test_without_its_primary_the_run_is_as_of_then() -> None:
 def test_a_host_that_falls_silent_without_hanging_up_is_unknown() -> None:
     run, picture = started()
     watch(picture, run)
-    changes = Changes()
+    changes = RunChanges()
     picture.look_for_silence(104.0 + 5, fake_hosts.BEGAN + 20, changes)
     assert not changes
     sample = run.sample("gpu-a", 30.0, loss=1.0)
-    picture.take_sample("gpu-a", sample, 120.0, Changes())
+    picture.take_sample("gpu-a", sample, 120.0, RunChanges())
     picture.look_for_silence(121.0, fake_hosts.BEGAN + 31, changes)
     assert list(picture.lost) == ["gpu-b"]
     picture.take_sample("gpu-b", run.sample("gpu-b", 31.0, loss=1.0), 121.5, changes)
@@ -122,17 +123,17 @@ def test_a_host_that_falls_silent_without_hanging_up_is_unknown() -> None:
 def test_a_primary_that_was_silent_is_back_with_its_next_word_and_one_that_hung_up_with_its_journal() -> None:
     run, picture = started()
     watch(picture, run)
-    picture.look_for_silence(120.0, fake_hosts.BEGAN + 30, Changes())
+    picture.look_for_silence(120.0, fake_hosts.BEGAN + 30, RunChanges())
     assert picture.is_stale
-    changes = Changes()
+    changes = RunChanges()
     picture.take_sample("gpu-a", run.sample("gpu-a", 31.0, loss=1.0), 121.0, changes)
     assert not picture.is_stale
     assert changes.run
-    picture.look_for_silence(130.0, fake_hosts.BEGAN + 40, Changes())
-    picture.take_event({"event": "connection", "host": "gpu-a", "state": "lost"}, Changes())
-    picture.take_sample("gpu-a", run.sample("gpu-a", 41.0, loss=1.0), 131.0, Changes())
+    picture.look_for_silence(130.0, fake_hosts.BEGAN + 40, RunChanges())
+    picture.take_event({"event": "connection", "host": "gpu-a", "state": "lost"}, RunChanges())
+    picture.take_sample("gpu-a", run.sample("gpu-a", 41.0, loss=1.0), 131.0, RunChanges())
     assert picture.is_stale
-    picture.take_event({"event": "connection", "host": "gpu-a", "state": "back"}, Changes())
+    picture.take_event({"event": "connection", "host": "gpu-a", "state": "back"}, RunChanges())
     assert not picture.is_stale
 
 
@@ -148,10 +149,10 @@ def test_the_past_of_a_run_comes_from_its_journal() -> None:
     picture = picture_of(run)
     shown = run._shown()
     picture.take_shown(shown["state"], shown["reason"], shown["as_of"], shown["replicas"])
-    changes = Changes()
+    changes = RunChanges()
     for entry in run.journal:
         picture.take_event(entry, changes)
-        assert picture.state == "failed"  # what is told of the past is not how it is
+        assert picture.state == "failed"  # replayed events are not current
     assert len(picture.totals) == 12
     assert picture.totals.last("throughput") == 4 * 70
     assert picture.elapsed(0) == pytest.approx(60.1 - 1.5)
@@ -163,7 +164,7 @@ def test_the_past_of_a_run_comes_from_its_journal() -> None:
         "worker-1 on gpu-b failed: exited with 1: ValueError: bad",
         "failed: worker-1 exited with 1: ValueError: bad",
     ]
-    assert needs_of(picture)[0].title == "worker-1 failed"
+    assert alerts_of(picture)[0].title == "worker-1 failed"
 
 
 def test_a_journal_that_is_told_twice_changes_nothing() -> None:
@@ -177,13 +178,13 @@ def test_who_holds_the_others_up_is_named() -> None:
     run, picture = started()
     watch(picture, run, slow="worker-1")
     assert picture.slow == {"worker-1": pytest.approx(1.8)}
-    assert [need.title for need in needs_of(picture)] == ["worker-1 is slow"]
+    assert [need.title for need in alerts_of(picture)] == ["worker-1 is slow"]
     watch(picture, run, begin=5)
     assert picture.slow == {}
 
 
 def test_a_run_of_which_only_its_line_is_known_has_no_picture() -> None:
-    picture = RunPicture("id", "name", "gpu-a", ["gpu-a"])
+    picture = RunState("id", "name", "gpu-a", ["gpu-a"])
     picture.take_shown("running", "", as_utc(fake_hosts.BEGAN), [])
     assert picture.plan is None
     assert picture.tracks == {}
@@ -209,33 +210,33 @@ def test_what_scripts_report_by_names_of_their_own_is_kept_of_the_journal_and_of
     run, picture = started()
     event = {"event": "report", "epoch": "e", "time": as_utc(20.0), "replica": "worker-0", "step": 1}
     custom = {"accuracy": 0.5, "gpu": -1.0, "bad name": 1.0}
-    picture.take_event({**event, "seq": 1000, "custom": custom}, Changes())
+    picture.take_event({**event, "seq": 1000, "custom": custom}, RunChanges())
     ring = picture.tracks["worker-0"].ring
     assert ring.own == ["accuracy", "gpu"]
     assert (ring.last("own.accuracy"), ring.last("gpu")) == (0.5, None)
     sample = run.sample("gpu-a", 30.0, loss=1.0)
     replica = next(key.partition("/")[2] for key in sample["reports"])
     sample["reports"][f"{run.run_id}/{replica}"]["perplexity"] = 9.0
-    picture.take_sample("gpu-a", sample, 100.0, Changes())
+    picture.take_sample("gpu-a", sample, 100.0, RunChanges())
     assert picture.tracks[replica].ring.last("own.perplexity") == 9.0
 
 
 def test_a_loss_that_is_not_finite_is_shown_and_not_the_last_finite_one() -> None:
     run, picture = started()
     event = {"event": "report", "epoch": "e", "replica": "worker-0", "throughput": None}
-    picture.take_event({**event, "seq": 1000, "time": as_utc(20.0), "step": 1, "loss": 0.5}, Changes())
+    picture.take_event({**event, "seq": 1000, "time": as_utc(20.0), "step": 1, "loss": 0.5}, RunChanges())
     ring = picture.tracks["worker-0"].ring
     unknown = {**event, "seq": 1001, "time": as_utc(21.0), "step": 2, "loss": None}
-    picture.take_event(unknown, Changes())
+    picture.take_event(unknown, RunChanges())
     assert loss(ring.last("loss")) == "0.5000"
-    picture.take_event({**unknown, "seq": 1002, "time": as_utc(22.0), "not_finite": ["loss"]}, Changes())
+    picture.take_event({**unknown, "seq": 1002, "time": as_utc(22.0), "not_finite": ["loss"]}, RunChanges())
     assert loss(ring.last("loss")) == "NaN"
     sample = run.sample("gpu-a", 30.0, loss=1.0)
     key = next(iter(sample["reports"]))
     replica = key.partition("/")[2]
-    picture.take_sample("gpu-a", sample, 100.0, Changes())
+    picture.take_sample("gpu-a", sample, 100.0, RunChanges())
     assert picture.tracks[replica].ring.last("loss") == pytest.approx(1.0, abs=0.1)
     sample = run.sample("gpu-a", 32.0, loss=1.0)
     sample["reports"][key]["loss"] = None
-    picture.take_sample("gpu-a", sample, 102.0, Changes())
+    picture.take_sample("gpu-a", sample, 102.0, RunChanges())
     assert loss(picture.tracks[replica].ring.last("loss")) == loss(picture.total("loss")) == "NaN"

@@ -1,4 +1,4 @@
-"""A canvas with the example of the pictures on it."""
+"""Fixtures of the canvas with an example design."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_gui.canvas.view import CanvasView
 
 
 class Hand:
-    """A mouse over a view: real presses, moves and releases on its viewport, at places of the scene."""
+    """Simulates the mouse on a view at positions of the scene."""
 
     def __init__(self, view: CanvasView, scene: TopologyScene):
         self.view = view
@@ -53,7 +53,7 @@ class Hand:
         self.release(at, held)
 
     def carry(self, start: QPoint, end: QPoint) -> None:
-        """Press and move, in steps, without letting go."""
+        """Presses and moves in steps without a release."""
         self.press(start)
         for part in range(1, 6):
             self.move(start + (end - start) * part / 5)
@@ -89,7 +89,7 @@ def hand(view: CanvasView, scene: TopologyScene) -> Hand:
 
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """Counts how often racks are painted: `painted("gpu-a")` since the last time it was asked."""
+    """Counts paints of racks: `painted("gpu-a")` returns those since its last call."""
     counts: Counter[str] = Counter()
 
     def counting(painter: QPainter, rack: RackContent) -> None:

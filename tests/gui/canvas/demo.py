@@ -1,4 +1,4 @@
-"""Draws sample plans to PNG for looking at: `python -m tests.gui.canvas.demo FOLDER`."""
+"""Draws sample plans to PNG files for visual inspection: `python -m tests.gui.canvas.demo FOLDER`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from PySide6.QtWidgets import QApplication
 from tests.gui.canvas import samples
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Role
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.theme.theme import theme
 
 
 class Stage:
-    """A view of a size, and pictures of it."""
+    """A view of a given size, and screenshots of it."""
 
     def __init__(self, folder: Path, width: int = 888, height: int = 796):
         self.folder = folder
@@ -29,7 +29,7 @@ class Stage:
         self.view.show()
 
     def carry(self, name: str, end: QPointF) -> None:
-        """Hold a chip over a place of the scene."""
+        """Holds a chip above a point of the scene."""
         QApplication.processEvents()
         start, there = self.view.mapFromScene(self.scene.rect_of(name).center()), self.view.mapFromScene(end)
         QTest.mousePress(self.view.viewport(), Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier, start)
@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
         drawn, hosts = samples.drawn_example()
         stage = Stage(folder)
         stage.scene.show_plan(drawn, hosts, also=["gpu-d"])
-        stage.scene.show_hosts({"cpu-f": HostLook("unknown", "09:41")})
+        stage.scene.show_hosts({"cpu-f": HostLiveState("unknown", "09:41")})
         stage.scene.set_selection(["worker-1", "worker-2", "worker-5"])
         stage.save(f"design-{mode}")
 
@@ -69,10 +69,10 @@ def main(folder: Path) -> None:
             stage.scene.show_plan(crowd, fleet)
             if live:
                 look = samples.many_states(stage.scene.names)
-                look["worker-500"] = ReplicaLook("failed", 0, "", "fail", "out of memory")
-                look["worker-77"] = ReplicaLook("running", 0.4, "40 %", "wait", "1.8×")
+                look["worker-500"] = ReplicaLiveState("failed", 0, "", "fail", "out of memory")
+                look["worker-77"] = ReplicaLiveState("running", 0.4, "40 %", "wait", "1.8×")
                 stage.scene.show_states(look)
-                stage.scene.show_hosts({"n117": HostLook("unknown", "14:21")})
+                stage.scene.show_hosts({"n117": HostLiveState("unknown", "14:21")})
             stage.save(f"{name}-{mode}")
 
         crowd, fleet = samples.many(32, 200)

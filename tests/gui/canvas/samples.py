@@ -1,4 +1,4 @@
-"""Plans of every size to draw, planned by the real planner."""
+"""Sample plans of all sizes, made by the real planner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import PlacementRule, Pool, Program, Role, Strategy, StrategyKind, Topology
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 
 H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
 
@@ -54,14 +54,14 @@ def six_hosts() -> list[HostFacts]:
 
 
 def drawn_example(pins: dict[str, str] | None = None) -> tuple[Plan, list[HostFacts]]:
-    """The design of the pictures: 16 workers on two hosts, a chief, an evaluator of two GPUs, four servers."""
+    """Returns 16 workers on two hosts, a chief, an evaluator with two GPUs, and four servers."""
     hosts = six_hosts()
     design = topology(
         pool("chief", Role.CHIEF, 1, 1, "gpu-c"),
         pool("workers", Role.WORKER, 16, 1, "gpu-a", "gpu-b"),
         pool("eval", Role.EVALUATOR, 1, 2, "gpu-c"),
         pool("servers", Role.PS, 4, 0, "cpu-e", "cpu-f"),
-        # Where the pictures have them; workers 0 to 7 on gpu-a, however the planner would pack them.
+        # Fixed positions, independent of the planner: workers 0 to 7 on gpu-a.
         pins={
             **{f"worker-{number}": f"gpu-a:{number}" for number in range(8)},
             **{"ps-0": "cpu-e", "ps-1": "cpu-e", "evaluator-0": "gpu-c:2-3"},
@@ -71,20 +71,22 @@ def drawn_example(pins: dict[str, str] | None = None) -> tuple[Plan, list[HostFa
     return plan(design, hosts), hosts
 
 
-def live_example() -> tuple[dict[str, ReplicaLook], dict[str, HostLook]]:
+def live_example() -> tuple[dict[str, ReplicaLiveState], dict[str, HostLiveState]]:
     chance = random.Random(7)
     states = {}
     for number in range(16):
         use = chance.uniform(0.88, 0.98)
-        states[f"worker-{number}"] = ReplicaLook("running", use, f"{use:.0%}".replace("%", " %"))
-    states["worker-13"] = ReplicaLook("running", 0.61, "61 %", "wait", "1.8×")
-    states["chief-0"] = ReplicaLook("running", 0.91, "91 %")
-    states["evaluator-0"] = ReplicaLook("failed", 0.0, "", "fail", "out of memory, 14:02")
-    states["ps-0"] = states["ps-1"] = ReplicaLook("running", None, "412 pushes/s")
-    states["ps-2"] = states["ps-3"] = ReplicaLook("running", None, "", stale_since="14:21")
+        states[f"worker-{number}"] = ReplicaLiveState("running", use, f"{use:.0%}".replace("%", " %"))
+    states["worker-13"] = ReplicaLiveState("running", 0.61, "61 %", "wait", "1.8×")
+    states["chief-0"] = ReplicaLiveState("running", 0.91, "91 %")
+    states["evaluator-0"] = ReplicaLiveState("failed", 0.0, "", "fail", "out of memory, 14:02")
+    states["ps-0"] = states["ps-1"] = ReplicaLiveState("running", None, "412 pushes/s")
+    states["ps-2"] = states["ps-3"] = ReplicaLiveState("running", None, "", stale_since="14:21")
     hosts = {
-        "cpu-f": HostLook("unknown", "14:21"),
-        "gpu-d": HostLook(holders={0: "vision\nto 18:00", 1: "vision\nto 18:00", 2: "vision\nto 18:00", 3: "speech"}),
+        "cpu-f": HostLiveState("unknown", "14:21"),
+        "gpu-d": HostLiveState(
+            holders={0: "vision\nto 18:00", 1: "vision\nto 18:00", 2: "vision\nto 18:00", 3: "speech"}
+        ),
     }
     return states, hosts
 
@@ -96,10 +98,10 @@ def many(hosts: int, replicas: int, gpus_each: int = 8, spread: bool = False) ->
     return plan(topology(workers), fleet), fleet
 
 
-def many_states(names: list[str], seed: int = 3) -> dict[str, ReplicaLook]:
+def many_states(names: list[str], seed: int = 3) -> dict[str, ReplicaLiveState]:
     chance = random.Random(seed)
     states = {}
     for name in names:
         use = chance.uniform(0.3, 1.0)
-        states[name] = ReplicaLook("running", use, f"{round(use * 100)} %")
+        states[name] = ReplicaLiveState("running", use, f"{round(use * 100)} %")
     return states

@@ -1,4 +1,4 @@
-"""The scene shows plans and states, and leaves alone what did not change."""
+"""The scene shows plans and states, and keeps unchanged items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gui.canvas import samples
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_gui.canvas.edges.edge_items import EdgeItem
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.rack_item import RackItem
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
@@ -109,7 +109,7 @@ def test_only_chips_that_changed_are_painted_again(view: CanvasView, scene: Topo
     QApplication.processEvents()
     assert painted("gpu-a")
     assert painted("gpu-b")
-    scene.show_states(states | {"worker-1": ReplicaLook("running", 0.2, "20 %")})
+    scene.show_states(states | {"worker-1": ReplicaLiveState("running", 0.2, "20 %")})
     QApplication.processEvents()
     assert painted("gpu-a") == 1
     assert painted("gpu-b") == 0
@@ -131,7 +131,7 @@ def test_panning_paints_no_rack_again(view: CanvasView, scene: TopologyScene, pa
 def test_a_host_that_does_not_answer_makes_its_replicas_unknown(view: CanvasView, scene: TopologyScene) -> None:
     states, _ = samples.live_example()
     scene.show_states(states)
-    scene.show_hosts({"gpu-b": HostLook("unknown", "14:21")})
+    scene.show_hosts({"gpu-b": HostLiveState("unknown", "14:21")})
     look = racks(scene)["gpu-b"]._look("worker-8")
     assert look is not None
     assert look.is_unknown
@@ -153,7 +153,7 @@ def test_a_thousand_replicas_on_128_hosts_open_within_a_second(qtbot) -> None:
     view = CanvasView(scene)
     qtbot.addWidget(view)
     view.resize(1280, 800)
-    begin = time.thread_time()  # its own: what others do on the machine is no matter
+    begin = time.thread_time()  # thread time, which other processes do not affect
     view.show()
     scene.show_plan(crowd, fleet)
     QApplication.processEvents()

@@ -1,4 +1,4 @@
-"""The window of somebody whose hosts are real."""
+"""The window of a user with real hosts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
-from tests.gui.end_to_end.simulated_user import Person
+from tests.gui.end_to_end.simulated_user import SimulatedUser
 from tests.lab import Desktop
 
-OpenWindow = Callable[..., Person]
+OpenWindow = Callable[..., SimulatedUser]
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the person who runs the tests plays a part."""
+def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Isolates the tests from the home of the user who runs them."""
     for name in [name for name in os.environ if name.startswith(("SSH_", "TORCHYARD_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "nobody").mkdir()
@@ -25,10 +25,10 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def window_of(qtbot: QtBot, nobody: None) -> OpenWindow:
-    """Opens the window of a desktop, on a file or on nothing."""
+def window_of(qtbot: QtBot, isolated_home: None) -> OpenWindow:
+    """Opens the window of a desktop, with or without a file."""
 
-    def opened(desktop: Desktop, file: Path | None = None) -> Person:
-        return Person(qtbot, desktop.home, desktop.fleet_file, file)
+    def opened(desktop: Desktop, file: Path | None = None) -> SimulatedUser:
+        return SimulatedUser(qtbot, desktop.home, desktop.fleet_file, file)
 
     return opened

@@ -1,4 +1,4 @@
-"""A person at the whole window: presses, moves, releases and keys on its real widgets, and what is seen there."""
+"""A simulated user of the whole window: mouse and keys on real widgets, and access to what is shown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QApplication, QFileDialog, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, Driver
 from torchyard_core.home import Home
 from torchyard_gui import app
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.run_state import RunPicture
+from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.launch.panel import LaunchPanel
 from torchyard_gui.runs.page import RunsPage
@@ -28,15 +28,15 @@ SOON_MS = 60_000
 LAUNCHED_WITHIN_MS = 90_000
 
 
-class Person:
-    """Opens the window on somebody's home and works with it. `draw` works on the Topology page."""
+class SimulatedUser:
+    """Opens the window with a user's home. `draw` operates the Topology page."""
 
     def __init__(self, qtbot: QtBot, home: Path, fleet_file: Path | None = None, file: Path | None = None) -> None:
         self.qtbot = qtbot
         place = Home(home)
-        with undressed():
+        with without_theme():
             self.window: MainWindow = app.make_window(place, fleet_file or place.fleet_file, file)
-        # What is unsaved would keep the window from closing.
+        # Unsaved changes would prevent closing.
         qtbot.addWidget(self.window, before_close_func=lambda _: self.topology.document.start_new())
         self.window.show()
         self.window.activateWindow()
@@ -44,7 +44,7 @@ class Person:
         self.until(lambda: all(self.window.has_page(key) for key in self.window.keys))
         self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]
 
-    # The window's parts
+    # Parts of the window
 
     @property
     def topology(self) -> TopologyPage:
@@ -71,18 +71,18 @@ class Person:
         return panel
 
     @property
-    def picture(self) -> RunPicture:
-        """The run that the Runs page shows."""
+    def picture(self) -> RunState:
+        """The run on the Runs page."""
         assert self.runs.feed is not None
         return self.runs.feed.picture
 
-    # Hands and eyes
+    # Input and output
 
     def until(self, condition: Callable[[], object], within_ms: int = SOON_MS) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=within_ms)
 
     def press(self, button: QAbstractButton) -> None:
-        assert button.isVisible(), f"nobody can see “{button.text()}”"
+        assert button.isVisible(), f"not visible: “{button.text()}”"
         assert button.isEnabled(), f"“{button.text()}” cannot be pressed"
         QTest.mouseClick(button, LEFT)
 
@@ -90,7 +90,7 @@ class Person:
         QTest.keyClick(QApplication.focusWidget() or self.window, key, modifiers)
 
     def button(self, around: QWidget, text: str) -> QPushButton:
-        """The button with these words."""
+        """Returns the button with a text."""
         found = [button for button in around.findChildren(QPushButton) if button.isVisible() and text in button.text()]
         assert found, f"no button says “{text}”"
         return found[0]
@@ -98,21 +98,21 @@ class Person:
     def click_in(self, widget: QWidget, at: QPoint) -> None:
         QTest.mouseClick(widget, LEFT, PLAIN, at)
 
-    # What people do
+    # Actions
 
     def hosts_were_asked(self) -> None:
-        """Waits until every host has answered, or was found not to."""
+        """Waits until each host has answered or failed."""
         self.until(lambda: self.fleet.has_looked, LAUNCHED_WITHIN_MS)
         self.until(lambda: all(status.doing is None for status in self.fleet.hosts), LAUNCHED_WITHIN_MS)
 
     def save_as(self, path: Path) -> None:
-        """Ctrl+S, and a name given in the dialog."""
+        """Saves under a name with Ctrl+S and the dialog."""
         self.draw.on_canvas()
         self.keys(Qt.Key.Key_S, CONTROL)
         self.type_file_name(path)
 
     def type_file_name(self, path: Path) -> None:
-        """Into the dialog that asks where to save, and waits until it is saved there."""
+        """Types a file name into the save dialog and waits until it is saved."""
         self.until(lambda: self._file_dialog() is not None)
         dialog = self._file_dialog()
         assert dialog is not None
@@ -129,7 +129,7 @@ class Person:
         return self.panel
 
     def on_the_runs_page(self) -> None:
-        """Waits until a launch has led to its run."""
+        """Waits until the launch has shown its run."""
         panel = self.panel
 
         def there() -> bool:
@@ -141,7 +141,7 @@ class Person:
         assert self.picture.run_id == (panel.job.run_id if panel.job else "")
 
     def stop_the_run(self) -> None:
-        """Stop, and yes."""
+        """Stops the run and confirms."""
         self.press(self.button(self.runs.bar, "Stop"))
         self.until(lambda: self._stop_dialog() is not None)
         dialog = self._stop_dialog()
@@ -152,7 +152,7 @@ class Person:
         return next((box for box in self.window.findChildren(StopDialog) if box.isVisible()), None)
 
     def log_lines(self) -> list[str]:
-        """What can be read in the log view now."""
+        """Returns the lines shown in the log."""
         return self.runs.run_view.log.view.shown_lines
 
     def open_log(self) -> None:

@@ -1,4 +1,4 @@
-"""What the command line refuses, refused by the window: a sentence where its cause is, and nothing left on a host."""
+"""Errors of the command line appear in the window at their cause, and nothing remains on a host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.end_to_end.running import programs_on, topology
 from tests.end_to_end.test_bad_input import ON_ONE, TORCH
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until
@@ -20,8 +20,8 @@ from torchyard_gui.launch.panel import LaunchPanel
 pytestmark = pytest.mark.lab
 
 
-def red_lines(person: Person, row: str) -> str:
-    """Launches, waits until it was refused, and gives what is read in the red row of the checklist."""
+def red_lines(person: SimulatedUser, row: str) -> str:
+    """Launches, waits for the refusal, and returns the texts of the failed row."""
     panel = person.press_launch()
     person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
     red = [name for name, shown in panel.checklist.rows.items() if shown.failed]
@@ -34,14 +34,14 @@ def red_lines(person: Person, row: str) -> str:
     return text
 
 
-def red_topology(person: Person) -> list[str]:
-    """What the checklist says of the topology, where it is shown."""
+def red_topology(person: SimulatedUser) -> list[str]:
+    """Returns the checklist's texts about the topology, checking that they are visible."""
     panel = person.window.findChild(LaunchPanel)
     return panel.row("topology").texts if panel is not None and panel.isVisible() else []
 
 
-def card_says(person: Person, name: str) -> str:
-    """What the host's card and its details say."""
+def card_says(person: SimulatedUser, name: str) -> str:
+    """Returns the texts of a host's card and details."""
     person.hosts_were_asked()
     person.window.show_page("fleet")
     page = person.fleet_page
@@ -49,7 +49,7 @@ def card_says(person: Person, name: str) -> str:
     status = person.fleet.status(name)
     assert status is not None
     assert status.state != READY
-    assert page.list.way_out_button(name) is not None, "the card has no way out"
+    assert page.list.action_button(name) is not None, "the card has no way out"
     assert page.details.title.text() == name
     return page.details.problems.text()
 

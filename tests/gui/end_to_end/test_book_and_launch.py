@@ -1,5 +1,7 @@
-"""Launching by the calendar, in the window, on real hosts: refused with who and until when, booked for then in one
-press, booked and launched now; the booking ends with its run, and with a launch that is taken back."""
+"""Launches with a calendar on real hosts: refused, booked for later, booked and launched now.
+
+The booking ends with its run, and with a launch that is cancelled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.core.cli.command_runner import torchyard
 from tests.end_to_end.running import programs_on
 from tests.end_to_end.test_bookings import HOSTS, topology
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.gui.end_to_end.test_close_confirmation import answer, at_step, question
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
@@ -26,7 +28,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""The calendar and the hosts exchange at once; where that came to nothing, half a minute later."""
+"""Calendar and hosts synchronize at once; after a failure, half a minute later."""
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def kim(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> D
     desktop = make_desktop(gpu_lab, python=None)
     url = f"sqlite:///{tmp_path / 'team.sqlite3'}"
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {url}\nperson: kim\nzone: {ZONE}\n")
-    torchyard(desktop, "hosts", "check", code=1)  # no torch there, which is no matter here
+    torchyard(desktop, "hosts", "check", code=1)  # without torch, which is irrelevant here
     return desktop
 
 
@@ -45,7 +47,7 @@ def lee(kim: Desktop, tmp_path: Path) -> Iterator[BookingStore]:
     store.close()
 
 
-def bookings_page(person: Person) -> BookingsPage:
+def bookings_page(person: SimulatedUser) -> BookingsPage:
     return cast("BookingsPage", person.window.page("bookings"))
 
 
@@ -55,8 +57,8 @@ def of_kim(store: BookingStore) -> Booking | None:
     return found[0] if found else None
 
 
-def stop(person: Person, store: BookingStore) -> None:
-    """Stop, and yes; its booking is let go of by the window, with nobody pressing anything."""
+def stop(person: SimulatedUser, store: BookingStore) -> None:
+    """Stops the run and confirms; the window releases its booking by itself."""
     person.stop_the_run()
     person.until(lambda: person.picture.state == "stopped")
     person.until(lambda: of_kim(store) is None, AGAIN_WITHIN_MS)
@@ -72,11 +74,11 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.hosts_were_asked()
     page = person.topology
     person.until(lambda: page.planning.booked.others)
-    # It is told before anything is launched.
+    # Shown before the launch.
     end = until(start, theirs.end, ZONE)
     assert "booked by lee until" in page.current_plan.problems[0].message
 
-    # Refused, with who and until when; one press books it for the time when it is free.
+    # Refused with owner and end; one click books the next free time.
     panel = person.press_launch()
     person.until(lambda: panel.again.isVisible(), LAUNCHED_WITHIN_MS)
     (told,) = panel.row("booking").texts
@@ -84,7 +86,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert f"to {theirs.end.astimezone(start.tzinfo):%H:%M}" in told or end in told
     assert "torchyard run" not in told
     line = panel.row("booking")._lines.itemAt(0).widget()
-    person.until(lambda: line.height() >= line.heightForWidth(line.width()))  # all of it can be read
+    person.until(lambda: line.height() >= line.heightForWidth(line.width()))  # the text is fully visible
     assert panel.notice.buttons[0].text() == f"Book and launch at {end}"
     person.press(panel.notice.buttons[0])
     person.on_the_runs_page()
@@ -95,7 +97,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.until(lambda: person.picture.state == "waiting")
     stop(person, lee)
 
-    # Lee lets go. GPUs of two hosts are taken only with a booking: *Book and launch*.
+    # Lee releases the booking. GPUs of two hosts need a booking: *Book and launch*.
     lee.release(theirs.id)
     person.window.show_page("topology")
     page.open(topology(tmp_path / "two", hosts=HOSTS, says="time.sleep(600)"))
@@ -113,7 +115,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert booked.run_id == person.picture.run_id
     assert len(booked.gpus) == 2
 
-    # From its page to the calendar, where it is seen as running, and back.
+    # From the run's page to the calendar, where it is shown as running, and back.
     person.press(person.button(person.runs.bar, "Booking"))
     calendar = bookings_page(person)
     person.until(lambda: calendar.surface.selection == booked.id)
@@ -125,7 +127,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.until(lambda: not calendar.model.booking(booked.id).is_live)  # type: ignore[union-attr]
     assert lee.booking(booked.id).state == "released"
 
-    # Launched again, booked again, and closed before it runs: it asks, and takes back the booking with the launch.
+    # Closed before the second run starts: the window asks, and cancels booking and launch.
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs
@@ -139,7 +141,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
         person.window.close()
         assert not closed
         answer(person, "Take it back and close")
-        person.window.close()  # once more, as it takes a while: shows what it waits for
+        person.window.close()  # closing again shows the progress
         assert person.window.current == "runs"
         assert runs.run_view.work.text == "Taking it back …"
 

@@ -1,4 +1,4 @@
-"""The window is closed while it launches: it asks, takes back, and then goes; nothing half-done stays on a host."""
+"""Closing the window during a launch: it asks, cancels the launch, and closes; nothing remains on a host."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from PySide6.QtTest import QTest
 from tests.core.cli.sample_runs import sleeping
 from tests.end_to_end.running import programs_on
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.gui.topology.page_driver import CONTROL
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_gui.bridge.launch_job import LaunchJob
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 pytestmark = pytest.mark.lab
 
 
-def question(person: Person) -> Question | None:
-    """What the window asks when it is to be closed while it launches."""
-    return next((box for box in person.window.findChildren(Question) if box.isVisible()), None)
+def question(person: SimulatedUser) -> ConfirmationDialog | None:
+    """The question of a window that is closed during a launch."""
+    return next((box for box in person.window.findChildren(ConfirmationDialog) if box.isVisible()), None)
 
 
-def answer(person: Person, words: str) -> None:
+def answer(person: SimulatedUser, words: str) -> None:
     box = question(person)
     assert box is not None
     person.press(person.button(box, words))
 
 
 def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
-    """Has `act` done once the launch has come to a step; what is given says whether it was."""
+    """Calls `act` once when the launch reaches a step, which is then in the returned list."""
     done: list[str] = []
     assert job is not None
 
@@ -51,13 +51,13 @@ def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[s
 
 
 def left_on(lab: Lab) -> list[str]:
-    """Keepers, ranks and folders of runs on the lab's hosts."""
+    """Returns keepers, ranks and run folders on the lab's hosts."""
     folders = [str(path) for host in lab.hosts for path in host.home.glob(".torchyard/hosts/*/runs/*")]
     return programs_on(lab) + folders
 
 
 def long_run(folder: Path) -> Path:
-    """Three sleeping workers, and something to send."""
+    """A topology with three sleeping workers and files to send."""
     file = sleeping(folder)
     (file.parent / "data.bin").write_bytes(bytes(range(256)) * 4096)
     return file
@@ -73,7 +73,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     panel = person.press_launch()
 
     def close() -> None:
-        person.window.close()  # as its cross does
+        person.window.close()  # as the close button does
         assert not closed
         answer(person, "Take it back and close")
 
@@ -84,7 +84,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     assert not panel.is_launching
     assert not panel.isVisible()
     assert not person.window.isVisible()
-    # A keeper that was told to give up answers first, and is gone a moment later.
+    # A keeper answers before it exits.
     wait_until(lambda: not left_on(lab3))
     assert person.runs.model.history.records() == []
 
@@ -97,7 +97,7 @@ def test_a_run_that_was_quicker_than_the_answer_is_taken_back_all_the_same(
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     panel = person.press_launch()
-    # The run starts on its hosts while nothing reaches the window: its loop does not turn here.
+    # The run starts while the window's event loop is blocked.
     wait_until(lambda: sum("talk.py" in line for line in programs_on(lab3)) >= 3)
     wait_until(lambda: not any(thread.name == "background-act" for thread in threading.enumerate()))
     assert panel.is_launching
@@ -117,7 +117,7 @@ def test_a_launch_goes_on_where_the_answer_is_so(
     def close_twice() -> None:
         person.window.close()
         person.window.close()
-        answer(person, "Go on launching")  # at once: the question goes with the launch, which may be over by now
+        answer(person, "Go on launching")  # without a wait: the question disappears with the launch
         assert question(person) is None
 
     asked = at_step(panel.job, "sending", close_twice)
@@ -152,7 +152,7 @@ def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
     person.on_the_runs_page()
     assert question(person) is None
     assert person.window.isVisible()
-    # The run is the hosts' own now: closing asks nothing, and leaves it alone.
+    # The run is on its hosts: closing neither asks nor affects it.
     person.until(lambda: person.picture.state == "running")
     assert person.window.close()
     assert sum("sleep" in line or "python" in line for line in programs_on(lab3)) >= 3

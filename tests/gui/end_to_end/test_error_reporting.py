@@ -1,4 +1,4 @@
-"""A host that is down, a key that nobody knows, a script that fails: told where it shows, each with its way out."""
+"""A host that is down, an unknown key, a failing script: shown where they occur, each with a way to fix it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from PySide6.QtTest import QTest
 
 from tests.end_to_end.running import programs_on, topology
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.gui.topology.page_driver import LEFT
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
-from torchyard_gui.fleet.host_key_dialog import TrustDialog
+from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
 
 pytestmark = pytest.mark.lab
 
@@ -41,8 +41,8 @@ def on_three_hosts(folder: Path, script: str) -> Path:
     )
 
 
-def succeeded(person: Person) -> None:
-    """Waits for the run's good end, on its page."""
+def succeeded(person: SimulatedUser) -> None:
+    """Waits for the run's successful end on its page."""
     person.on_the_runs_page()
     person.until(lambda: person.picture.is_over)
     assert person.picture.state == "succeeded", person.picture.reason
@@ -57,7 +57,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     panel = person.press_launch()
     person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
 
-    # The cause, in the checklist and above it; nothing was begun.
+    # The cause is shown in the checklist and above it; nothing was started.
     row = panel.row("host")
     assert row.row.state == "failed"
     (told,) = [text for text in row.texts if "gpu-c" in text]
@@ -66,7 +66,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     assert person.window.current == "topology"
     wait_until(lambda: not programs_on(lab3))
 
-    # The way out: somebody switches it on, and tries again.
+    # The host is switched on, and the launch repeated.
     lab3["gpu-c"].start_sshd()
     person.press(panel.again)
     succeeded(person)
@@ -109,11 +109,11 @@ def test_a_key_that_is_not_trusted_keeps_the_launch_where_it_is(
     wait_until(lambda: not programs_on(lab3))
 
 
-def trust_dialog(person: Person) -> TrustDialog:
-    """The dialog, once the host has shown its key."""
+def trust_dialog(person: SimulatedUser) -> HostKeyDialog:
+    """Returns the dialog once it shows the host's key."""
 
-    def there() -> TrustDialog | None:
-        found = [box for box in person.window.findChildren(TrustDialog) if box.isVisible()]
+    def there() -> HostKeyDialog | None:
+        found = [box for box in person.window.findChildren(HostKeyDialog) if box.isVisible()]
         return found[0] if found and found[0].trust_button.isVisible() else None
 
     person.until(there)

@@ -1,4 +1,4 @@
-"""The first start of who has no home yet, and files that are not only ours: read-only, or changed by somebody else."""
+"""The first start without a home folder, and files that are read-only or changed by other programs."""
 
 from __future__ import annotations
 
@@ -11,44 +11,46 @@ from PySide6.QtWidgets import QLabel, QScrollArea
 from pytestqt.qtbot import QtBot
 
 from tests.end_to_end.running import DIGITS
-from tests.gui.end_to_end.simulated_user import Person
+from tests.gui.end_to_end.simulated_user import SimulatedUser
 from tests.gui.topology.page_driver import CONTROL, SHIFT
-from torchyard_gui.windows.welcome import FirstSteps, example_file
+from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
 THEIRS = "# changed by somebody else\n"
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home that nobody has made yet."""
+    """A home folder that does not exist."""
     return tmp_path / "none" / "torchyard"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The example, in a folder of one's own."""
+    """The example in its own folder."""
     folder = tmp_path / "digits"
     shutil.copytree(DIGITS, folder)
     return folder / "three-hosts.yaml"
 
 
-def rename(person: Person, name: str) -> None:
+def rename(person: SimulatedUser, name: str) -> None:
     person.draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
     person.draw.fill(person.topology.inspector.design, "name", name)
     person.draw.on_canvas()
 
 
-def test_a_first_start_shows_this_computer_and_the_way_to_the_example(qtbot: QtBot, nobody: None, home: Path) -> None:
-    person = Person(qtbot, home)
+def test_a_first_start_shows_this_computer_and_the_way_to_the_example(
+    qtbot: QtBot, isolated_home: None, home: Path
+) -> None:
+    person = SimulatedUser(qtbot, home)
     page = person.topology
     assert [status.name for status in person.fleet.hosts] == ["this-computer"]
     assert page.palette_.hosts.row_of("this-computer") is not None
     assert not page.notice_bar.isVisible()
     assert not page.problems.problems
     assert not page.launch_action.isEnabled()
-    button = page.view.findChild(FirstSteps)
-    assert isinstance(button, FirstSteps)
+    button = page.view.findChild(OpenExampleButton)
+    assert isinstance(button, OpenExampleButton)
     person.press(button)
     assert page.document.path == example_file()
     assert person.draw.where("chief-0") == person.draw.where("worker-0") == "this-computer"
@@ -67,10 +69,12 @@ def test_a_first_start_shows_this_computer_and_the_way_to_the_example(qtbot: QtB
     assert not page.notice_bar.isVisible()
 
 
-def test_a_read_only_file_says_so_and_is_saved_elsewhere(qtbot: QtBot, nobody: None, home: Path, file: Path) -> None:
+def test_a_read_only_file_says_so_and_is_saved_elsewhere(
+    qtbot: QtBot, isolated_home: None, home: Path, file: Path
+) -> None:
     file.chmod(0o444)
     before = file.read_bytes()
-    person = Person(qtbot, home, file=file)
+    person = SimulatedUser(qtbot, home, file=file)
     page = person.topology
     assert "is read-only" in page.notice_bar.text
     rename(person, "mine")
@@ -88,9 +92,9 @@ def test_a_read_only_file_says_so_and_is_saved_elsewhere(qtbot: QtBot, nobody: N
 
 
 def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
-    qtbot: QtBot, nobody: None, home: Path, file: Path
+    qtbot: QtBot, isolated_home: None, home: Path, file: Path
 ) -> None:
-    person = Person(qtbot, home, file=file)
+    person = SimulatedUser(qtbot, home, file=file)
     page = person.topology
     text = file.read_text()
     rename(person, "mine")
@@ -105,7 +109,7 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
     person.until(lambda: "name: mine" in file.read_text())
     assert not page.document.is_modified
 
-    # And once more, theirs this time.
+    # Again, keeping their version.
     rename(person, "mine again")
     file.write_text(THEIRS + text)
     person.until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
@@ -116,10 +120,10 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
 
 
 def test_undoing_everything_gives_the_first_bytes_of_the_file(
-    qtbot: QtBot, nobody: None, home: Path, file: Path
+    qtbot: QtBot, isolated_home: None, home: Path, file: Path
 ) -> None:
     first = file.read_bytes()
-    person = Person(qtbot, home, file=file)
+    person = SimulatedUser(qtbot, home, file=file)
     page, draw = person.topology, person.draw
     assert len(page.inspector.findChildren(QScrollArea)) == 2, "the first selection would wait for its fields"
     for name in ("worker", "ps", "evaluator"):

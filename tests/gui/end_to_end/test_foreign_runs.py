@@ -1,4 +1,4 @@
-"""A run of another computer that is launched again in the window: what it would send is asked first."""
+"""Restart of another computer's run: the window asks before it sends files."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from PySide6.QtTest import QTest
 
 from tests.end_to_end.running import DIGITS, log_of, programs_on
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.lab import Desktop, Lab
 from torchyard_core.topology.file import read_topology
 from torchyard_core.topology.model import Role, StrategyKind
@@ -41,10 +41,10 @@ for step in range(1, 3000):
 """
 
 
-def draw_digits(person: Person) -> None:
-    """A chief and two workers on three hosts: by dragging, by keys, and by the inspector."""
+def draw_digits(person: SimulatedUser) -> None:
+    """Draws a chief and two workers on three hosts with mouse, keys and inspector."""
     draw, page = person.draw, person.topology
-    # Hosts onto the canvas: one by a click, one by letters, one dropped.
+    # Hosts on the canvas: by click, by search, by drop.
     draw.choose(page.palette_.hosts, "gpu-a")
     draw.on_canvas()
     person.keys(Qt.Key.Key_A)
@@ -54,7 +54,7 @@ def draw_digits(person: Person) -> None:
     page.palette_.search.clear()
     assert draw.drop(page.palette_.hosts, "gpu-c", "")
     assert page.editor.shown_hosts() == ("gpu-a", "gpu-b", "gpu-c")
-    # The chief is dropped on its host, the workers are typed.
+    # The chief is dropped on its host, the workers are added by search.
     assert draw.drop(page.palette_.roles, "chief", "gpu-a")
     draw.on_canvas()
     person.keys(Qt.Key.Key_A)
@@ -62,7 +62,7 @@ def draw_digits(person: Person) -> None:
     draw.keys(Qt.Key.Key_Return)
     page.palette_.search.clear()
     assert sum(draw.counts().values()) == 3
-    # One worker is carried to its host, the other's pin is typed.
+    # One worker is dragged to its host, the other's pin is typed.
     draw.select("worker-1")
     draw.carry("worker-1", "gpu-c")
     draw.select("worker-0")
@@ -72,7 +72,7 @@ def draw_digits(person: Person) -> None:
     QTest.keyClicks(pin, "gpu-b")
     QTest.keyClick(pin, Qt.Key.Key_Return)
     assert [draw.where(name) for name in ("chief-0", "worker-0", "worker-1")] == ["gpu-a", "gpu-b", "gpu-c"]
-    # What they run, with nothing selected.
+    # The program, without a selection.
     draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
     assert page.editor.selection == ()
@@ -102,7 +102,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert sorted((pool.role, pool.replicas) for pool in saved.pools) == [(Role.CHIEF, 1), (Role.WORKER, 2)]
     assert saved.pins == {"chief-0": "gpu-a", "worker-0": "gpu-b", "worker-1": "gpu-c"}
 
-    # The checklist fills in, and leads to the run.
+    # The checklist is completed and leads to the run.
     panel = person.press_launch()
     job = panel.job
     assert job is not None
@@ -111,7 +111,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     def look(*_: object) -> None:
         seen.update((row.name, row.state) for row in panel.checklist.rows.values())
 
-    for told in (job.checked, job.progressed):  # at each: many may come in one turn of the window's loop
+    for told in (job.checked, job.progressed):  # each one, because one turn of the event loop may bring several
         told.connect(look)
     person.on_the_runs_page()
     assert {("starting", "pending"), ("host", "passed")} <= seen
@@ -122,7 +122,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert sorted(person.picture.tracks) == names
     assert [person.picture.tracks[name].host for name in names] == ["gpu-a", "gpu-b", "gpu-c"]
 
-    # Samples come into its rings and plots.
+    # Samples arrive in the rings and plots.
     def measured(name: str) -> list[float]:
         return [value for value in person.picture.tracks[name].ring.values("loss") if not math.isnan(value)]
 
@@ -136,7 +136,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     person.until(lambda: len(view.plots.curve("loss", "worker-1").getData()[1]) > first)
     person.press(person.runs.bar.views.button("canvas"))
 
-    # The log of one and of another, as it is written.
+    # The logs of two replicas, as they are written.
     person.open_log()
     person.until(lambda: any(line.startswith("chief-0 step ") for line in person.log_lines()))
     replica = view.log.replica
@@ -152,7 +152,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert person.picture.state == "stopped", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"stopped"}
     person.until(lambda: not programs_on(lab3))
-    assert person.button(person.runs.bar, "Restart").isEnabled()  # where Stop was while it went on
+    assert person.button(person.runs.bar, "Restart").isEnabled()  # in the place of Stop
     (listed,) = person.runs.model.runs
     assert listed.state == "stopped"
 
@@ -169,7 +169,7 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
         "program: {launcher: command, command: [python3, train.py]}\n"
     )
     person = window_of(desktop, file)
-    # Launched at once, before anybody has asked the hosts how they are; and taken back by Esc.
+    # Launched before the hosts were checked, and cancelled with Esc.
     panel = person.press_launch()
     QTest.keyClick(panel, Qt.Key.Key_Escape)
     person.until(lambda: not panel.is_launching and not panel.isVisible(), LAUNCHED_WITHIN_MS)
@@ -215,7 +215,7 @@ def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_
     person.until(lambda: person.picture.is_over, TRAINED_WITHIN_MS)
     assert person.picture.state == "succeeded", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"succeeded"}
-    # It has learned, and that is to be seen, to the last value that it reported.
+    # The loss decreased, and its last value is shown.
     log = log_of(desktop, person.picture.run_id, "chief-0").splitlines()
     learned = [float(line.rpartition(" ")[2]) for line in log if line.startswith("epoch ")]
     assert learned[-1] < learned[0] / 2

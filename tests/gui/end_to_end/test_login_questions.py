@@ -1,4 +1,4 @@
-"""What a login needs to know is asked in the window: once, in the open, over whatever page is shown."""
+"""Questions of logins appear once, over any page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QLineEdit
 
 from tests.end_to_end.logins import sessions
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key
 from tests.lab_fixtures import LabFactory
@@ -31,7 +31,7 @@ MakeDesktop = Callable[..., Desktop]
 
 @pytest.fixture(scope="module")
 def hosts(module_lab: LabFactory) -> Lab:
-    """Two that take a key of its own each, and one that wants a password."""
+    """Two hosts with a key each, and one with a password."""
     passwords = ("PasswordAuthentication yes", "PubkeyAuthentication no")
     return module_lab(
         hosts=["gpu-a", "gpu-b", HostSpec("gpu-c", user="lee", sshd=passwords, passwords={"lee": PASSWORD})]
@@ -40,7 +40,7 @@ def hosts(module_lab: LabFactory) -> Lab:
 
 @pytest.fixture
 def locked(hosts: Lab, tmp_path: Path) -> Path:
-    """A key with a passphrase, which the hosts take."""
+    """A key with a passphrase, accepted by the hosts."""
     path = tmp_path / "locked"
     public = make_key(path, "locked", PASSPHRASE)
     for name in ("gpu-a", "gpu-b"):
@@ -52,7 +52,7 @@ def locked(hosts: Lab, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[..., Desktop]:
-    """A desktop with these hosts, whose only key is the locked one."""
+    """A desktop with these hosts and only the locked key."""
 
     def made(*names: str) -> Desktop:
         desktop = make_desktop(hosts)
@@ -67,15 +67,15 @@ def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[
     return made
 
 
-def shown(person: Person) -> LoginDialog | None:
-    """What is asked now."""
+def shown(person: SimulatedUser) -> LoginDialog | None:
+    """Returns the current question."""
     found = [box for box in person.window.findChildren(LoginDialog) if box.isVisible() and not box.waiting.is_answered]
     assert len(found) <= 1, "two questions at once"
     return found[0] if found else None
 
 
-def asked(person: Person) -> LoginDialog:
-    """Waits until something is asked, and the keyboard is there."""
+def asked(person: SimulatedUser) -> LoginDialog:
+    """Waits for a question with the keyboard focus."""
     person.until(lambda: shown(person) is not None, LAUNCHED_WITHIN_MS)
     dialog = shown(person)
     assert dialog is not None
@@ -83,15 +83,15 @@ def asked(person: Person) -> LoginDialog:
     return dialog
 
 
-def answer(person: Person, text: str) -> LoginDialog:
-    """Types into what is asked, and Enter."""
+def answer(person: SimulatedUser, text: str) -> LoginDialog:
+    """Answers a question with Enter."""
     dialog = asked(person)
     QTest.keyClicks(dialog.field, text)
     person.keys(Qt.Key.Key_Return)
     return dialog
 
 
-def host(person: Person, name: str) -> HostStatus:
+def host(person: SimulatedUser, name: str) -> HostStatus:
     status = person.fleet.status(name)
     assert status is not None
     return status
@@ -147,9 +147,9 @@ def test_giving_up_is_told_on_the_hosts_card_and_asked_again_only_when_somebody_
     assert status.state == "login refused"
     assert "no right passphrase was given for the key" in sentence(status)
     assert "Try again when you have it" in sentence(status)
-    assert person.fleet.questions.ask(question) is None  # what tries again by itself asks nobody
+    assert person.fleet.questions.ask(question) is None  # automatic retries ask nothing
 
-    person.fleet_page.take_way_out("gpu-a", "check")
+    person.fleet_page.perform_action("gpu-a", "check")
     answer(person, PASSPHRASE)
     person.hosts_were_asked()
     assert host(person, "gpu-a").has_no_agent

@@ -1,4 +1,4 @@
-"""The window's fleet on lab hosts and its page, and what tests ask of them."""
+"""The fleet model and page on lab hosts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Show = Callable[[FleetModel], FleetPage]
 
 @pytest.fixture
 def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[DesktopModel]:
-    """Makes the fleet of a desktop: `desktop_model(desktop)`, on hosts that have nothing of ours yet. Nothing of the
-    person who runs the tests plays a part."""
+    """Creates fleet models: `desktop_model(desktop)`, with new hosts and isolated from the home of the user who runs
+    the tests.
+    """
     made: list[FleetModel] = []
 
     def make(desktop: Desktop) -> FleetModel:
@@ -38,7 +39,7 @@ def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def show(qtbot: QtBot) -> Iterator[Show]:
-    """Shows the page in a window, and asks nobody by itself."""
+    """Shows the page without contacting hosts."""
     windows: list[QWidget] = []
 
     def show(model: FleetModel) -> FleetPage:
@@ -61,7 +62,7 @@ def show(qtbot: QtBot) -> Iterator[Show]:
 
 
 def at_rest(model: FleetModel) -> bool:
-    """Whether nothing is under way on any host."""
+    """Whether no host has an activity."""
     return all(status.doing is None for status in model.hosts)
 
 

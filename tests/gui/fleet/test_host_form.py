@@ -1,4 +1,4 @@
-"""What was typed about a host, as a host or as what is wrong with each field."""
+"""Parsing of the host dialog's fields, and their problems."""
 
 from __future__ import annotations
 

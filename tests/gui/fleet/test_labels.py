@@ -1,4 +1,4 @@
-"""A host's state in words, and the way out of each trouble."""
+"""Texts for a host's state and the actions on its problems."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import HostCheck, failed_check
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.host_status import Doing, GpuNow, HostStatus
-from torchyard_gui.fleet.audit_labels import act_pairs
+from torchyard_gui.bridge.host_status import GpuNow, HostActivity, HostStatus
+from torchyard_gui.fleet.audit_labels import audit_rows
 from torchyard_gui.fleet.labels import (
+    accessible_text,
+    enforcement_lines,
     full_time,
     gpu_kinds,
-    policing_lines,
     sentence,
     short_time,
     since,
-    spoken,
     state_mark,
     state_word,
+    suggested_action,
     tint,
     used_of,
-    way_out,
 )
 
 NOW = datetime.now(UTC)
@@ -62,7 +62,7 @@ TROUBLES = [
 @pytest.mark.parametrize(("error", "mark", "action"), TROUBLES)
 def test_each_trouble_has_its_mark_word_sentence_and_way_out(error: HostError, mark: str, action: str) -> None:
     status = failed(error)
-    found = way_out(status)
+    found = suggested_action(status)
     assert state_mark(status) == mark
     assert state_word(status)
     assert error.message.lower() in sentence(status).lower()
@@ -84,8 +84,8 @@ def test_what_its_agent_does_for_bookings_and_to_whom(
 ) -> None:
     told = {"enforcement": {"level": level, "dry_run": dry_run}, "capabilities": {"acts_on": acts_on}}
     check = HostCheck("gpu-a", "ready", bookings={**told, "fresh": is_fresh, "findings": []})
-    assert policing_lines(fresh().checked(check, NOW)) == said
-    assert policing_lines(fresh()) == []
+    assert enforcement_lines(fresh().checked(check, NOW)) == said
+    assert enforcement_lines(fresh()) == []
 
 
 def test_violations_that_its_agent_does_not_end_are_listed() -> None:
@@ -98,7 +98,7 @@ def test_violations_that_its_agent_does_not_end_are_listed() -> None:
         {"verdict": "own", "program": "python", "pid": 9, "user": "lee", "origin": None},
     ]
     check = HostCheck("gpu-a", "ready", bookings={**told, "findings": findings})
-    assert policing_lines(fresh().checked(check, NOW)) == [
+    assert enforcement_lines(fresh().checked(check, NOW)) == [
         "warns and stops",
         "everybody's processes",
         "python (PID 7) of root, sudo says from a login of ann",
@@ -113,23 +113,23 @@ def test_a_missing_agent_is_nothing_to_worry_about() -> None:
 
 def test_a_healthy_host_has_no_sentence_and_no_way_out() -> None:
     status = fresh().checked(HostCheck("gpu-a", "ready"), NOW)
-    assert (sentence(status), way_out(status), tint(status), state_mark(status)) == ("", None, "", "ok")
+    assert (sentence(status), suggested_action(status), tint(status), state_mark(status)) == ("", None, "", "ok")
 
 
 def test_a_host_that_nobody_looked_at_says_so() -> None:
-    assert sentence(fresh()) == "Nobody has looked at gpu-a yet."
+    assert sentence(fresh()) == "gpu-a has not been checked yet."
     assert since(fresh()) == "never checked"
-    found = way_out(fresh())
+    found = suggested_action(fresh())
     assert found is not None
     assert found.action == "check"
 
 
 def test_what_is_under_way_can_be_cancelled() -> None:
-    status = HostStatus(Host(name="gpu-a"), HostFacts("gpu-a"), doing=Doing("checking"))
-    found = way_out(status)
+    status = HostStatus(Host(name="gpu-a"), HostFacts("gpu-a"), doing=HostActivity("checking"))
+    found = suggested_action(status)
     assert found is not None
     assert found.action == "cancel"
-    assert "logging in" in spoken(status)
+    assert "logging in" in accessible_text(status)
 
 
 def test_a_sentence_begins_with_a_capital_but_a_hosts_name_stays() -> None:
@@ -170,7 +170,7 @@ def test_what_was_done_lately_is_told_newest_first_with_who_asked_for_it() -> No
         {"time": time, "what": "enforcement", "by": "", "act": "warned", "user": "lee", "dry_run": True},
         {"time": "soon", "what": "unheard of", "by": ""},
     ]
-    assert act_pairs(acts) == [
+    assert audit_rows(acts) == [
         ("?", "unheard of"),
         (short_time(NOW), "dry run: lee warned"),
         (short_time(NOW), "tidied up by itself"),

@@ -1,4 +1,4 @@
-"""The Fleet page, used with mouse and keys, without a host to ask."""
+"""The Fleet page with mouse and keyboard, without reachable hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.errors import KeyChanged, Unreachable
 from torchyard_core.fleet.host_check import failed_check
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.fleet.host_dialogs import AddDialog, RemoveDialog
+from torchyard_gui.fleet.host_dialogs import AddHostDialog, RemoveHostsDialog
 from torchyard_gui.fleet.page import FleetPage
 
 LEFT = Qt.MouseButton.LeftButton
@@ -24,7 +24,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @pytest.fixture
 def three(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qtbot: QtBot) -> Iterator[FleetModel]:
-    """Three hosts that nobody can reach, and a user's ~/.ssh/config."""
+    """Three unreachable hosts, and a ~/.ssh/config."""
     user = tmp_path / "user"
     (user / ".ssh").mkdir(parents=True)
     (user / ".ssh" / "config").write_text("Host alpha beta\n  User lee\nHost *.example.org\n  Port 2222\n")
@@ -38,12 +38,12 @@ def three(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qtbot: Qt
 
 
 def find(model: FleetModel, name: str, error: Unreachable | KeyChanged) -> None:
-    """As if a check had found this."""
+    """Sets the result of a check."""
     model._under_way[name] = job = model.jobs.run(lambda: None)
     model._arrived(name, job, "checking", failed_check(name, error.state, error))
 
 
-def write(qtbot: QtBot, dialog: AddDialog, **texts: str) -> None:
+def write(qtbot: QtBot, dialog: AddHostDialog, **texts: str) -> None:
     for key, text in texts.items():
         dialog.fields[key].clear()
         qtbot.keyClicks(dialog.fields[key], text)
@@ -56,14 +56,14 @@ def test_an_empty_fleet_says_what_to_do_first(home: Home, show: Show, qtbot: QtB
     assert page.empty.isVisible()
     assert not page.details.isVisible()
     press(qtbot, page.empty.buttons[0])
-    assert isinstance(page.dialog, AddDialog)
+    assert isinstance(page.dialog, AddHostDialog)
     page.dialog.reject()
 
 
 def test_arrows_choose_and_the_panel_follows(three: FleetModel, show: Show, qtbot: QtBot) -> None:
     page = show(three)
     page.list.setFocus()
-    assert page.list.chosen == ["a"]  # the first one, without being asked
+    assert page.list.chosen == ["a"]  # selected by default
     qtbot.keyClick(page.list, Qt.Key.Key_Down)
     assert page.list.chosen == ["b"]
     assert page.details.title.text() == "b"
@@ -98,9 +98,9 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
     page = show(three)
     find(three, "a", Unreachable("a", "port 22 of a refused.", hint="Is sshd running there?"))
     find(three, "b", KeyChanged("b", "the host key of b has changed.", fingerprint="SHA256:x"))
-    qtbot.waitUntil(lambda: page.list.way_out_button("b") is not None, timeout=WITHIN_MS)
+    qtbot.waitUntil(lambda: page.list.action_button("b") is not None, timeout=WITHIN_MS)
     qtbot.waitUntil(
-        lambda: [page.list.way_out_button(name).text() for name in "abc"] == ["Check again", "Trust …", "Check"],  # type: ignore[union-attr]
+        lambda: [page.list.action_button(name).text() for name in "abc"] == ["Check again", "Trust …", "Check"],  # type: ignore[union-attr]
         timeout=WITHIN_MS,
     )
     page.list.choose("a")
@@ -110,9 +110,9 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
 
 
 def do_not_overlap(page: FleetPage) -> bool:
-    """Each card is below the one before, and the first one's button on it."""
+    """Checks that cards are in order, and that the first one's button lies on it."""
     rects = [page.list.card_rect(page.rows.index_of(name)) for name in "abc"]
-    button = page.list.way_out_button("a")
+    button = page.list.action_button("a")
     is_apart = rects[0].bottom() < rects[1].top() < rects[1].bottom() < rects[2].top()
     return is_apart and button is not None and rects[0].contains(button.geometry())
 
@@ -131,7 +131,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     page = show(three)
     qtbot.keyClick(page, Qt.Key.Key_H, Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier)
     dialog = page.dialog
-    assert isinstance(dialog, AddDialog)
+    assert isinstance(dialog, AddHostDialog)
     qtbot.waitUntil(lambda: dialog._known.stringList() == ["alpha", "beta"], timeout=WITHIN_MS)
     write(qtbot, dialog, name="a", port="70000")
     assert "already" in dialog.rows["name"].note.text()
@@ -152,7 +152,7 @@ def test_names_are_completed_from_the_ssh_configuration(three: FleetModel, show:
     page = show(three)
     page.add_host()
     dialog = page.dialog
-    assert isinstance(dialog, AddDialog)
+    assert isinstance(dialog, AddHostDialog)
     qtbot.waitUntil(lambda: bool(dialog._known.stringList()), timeout=WITHIN_MS)
     field = dialog.fields["name"]
     qtbot.keyClicks(field, "et")
@@ -168,7 +168,7 @@ def test_a_fleet_file_that_cannot_be_written_is_told_in_the_dialog(three: FleetM
     page = show(three)
     page.add_host()
     dialog = page.dialog
-    assert isinstance(dialog, AddDialog)
+    assert isinstance(dialog, AddHostDialog)
     write(qtbot, dialog, name="d")
     three.fleet_file.write_text("version: 1\nhosts: [\n")
     press(qtbot, dialog.add_button)
@@ -183,12 +183,12 @@ def test_delete_asks_first_and_keeps_when_told_so(three: FleetModel, show: Show,
     page.list.choose("b")
     qtbot.keyClick(page.list, Qt.Key.Key_Delete)
     dialog = page.dialog
-    assert isinstance(dialog, RemoveDialog)
+    assert isinstance(dialog, RemoveHostsDialog)
     press(qtbot, dialog.no)
     assert three.status("b") is not None
     qtbot.keyClick(page.list, Qt.Key.Key_Delete)
     dialog = page.dialog
-    assert isinstance(dialog, RemoveDialog)
+    assert isinstance(dialog, RemoveHostsDialog)
     press(qtbot, dialog.yes)
     assert three.status("b") is None
     assert page.rows.names == ["a", "c"]

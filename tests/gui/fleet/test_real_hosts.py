@@ -1,4 +1,4 @@
-"""The Fleet page on real hosts: checked, trusted, deployed to, out of reach."""
+"""The Fleet page on real hosts: check, trust, deploy, unreachable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gui.fleet.hosts import WITHIN_MS, DesktopModel, Show, at_rest, press,
 from tests.lab import Desktop, Lab
 from torchyard_agent import __version__
 from torchyard_core.identity import who_asks
-from torchyard_gui.fleet.host_key_dialog import TrustDialog
+from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
 
 pytestmark = pytest.mark.lab
 
@@ -27,10 +27,10 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
     assert [status.state for status in model.hosts] == ["key unknown", "key unknown", "unreachable"]
     qtbot.waitUntil(lambda: page.summary.text().startswith("0 of 3 hosts answer"), timeout=WITHIN_MS)
 
-    qtbot.waitUntil(lambda: page.list.way_out_button("gpu-b") is not None, timeout=WITHIN_MS)
-    press(qtbot, page.list.way_out_button("gpu-b"))
+    qtbot.waitUntil(lambda: page.list.action_button("gpu-b") is not None, timeout=WITHIN_MS)
+    press(qtbot, page.list.action_button("gpu-b"))
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(lambda: dialog.trust_button.isVisible(), timeout=WITHIN_MS)
     assert dialog.shown.fingerprint.text() == lab3["gpu-b"].host_key_fingerprint
     assert not dialog.on_record.isVisible()
@@ -38,27 +38,27 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
     qtbot.waitUntil(lambda: state_of(model, "gpu-b") == "agent missing", timeout=WITHIN_MS)
     assert desktop.known_hosts.read_text() == lab3["gpu-b"].known_hosts
 
-    qtbot.waitUntil(lambda: page.list.way_out_button("gpu-b").text() == "Deploy", timeout=WITHIN_MS)  # type: ignore[union-attr]
+    qtbot.waitUntil(lambda: page.list.action_button("gpu-b").text() == "Deploy", timeout=WITHIN_MS)  # type: ignore[union-attr]
     page.list.setFocus()
-    qtbot.keyClick(page.list, Qt.Key.Key_Return)  # Enter does what the button says
+    qtbot.keyClick(page.list, Qt.Key.Key_Return)  # Enter performs the button's action
     qtbot.waitUntil(lambda: state_of(model, "gpu-b") == "ready", timeout=WITHIN_MS)
     with qtbot.waitSignal(model.use_changed, timeout=WITHIN_MS):
         pass
     assert model.status("gpu-b").sample is not None  # type: ignore[union-attr]
     assert page.details.title.text() == "gpu-b"
-    assert page.list.way_out_button("gpu-b") is None
+    assert page.list.action_button("gpu-b") is None
 
     def told() -> list[str]:
         return [found.text() for found in page.details.findChildren(QLabel) if found.isVisible()]
 
     done = [f"agent {__version__} put there", f"by {who_asks()}"]
     qtbot.waitUntil(lambda: set(done) <= set(told()), timeout=WITHIN_MS)
-    page.list.choose("gpu-a")  # of which nobody knows anything
+    page.list.choose("gpu-a")  # never checked
     assert not set(done) & set(told())
     page.list.choose("gpu-b")
 
     lab3["gpu-c"].start_sshd()
-    press(qtbot, page.list.way_out_button("gpu-c"))
+    press(qtbot, page.list.action_button("gpu-c"))
     qtbot.waitUntil(lambda: state_of(model, "gpu-c") == "key unknown", timeout=WITHIN_MS)
 
 
@@ -70,10 +70,10 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     page = show(model := desktop_model(desktop))
     model.check(["gpu-a"])
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "key changed", timeout=WITHIN_MS)
-    qtbot.waitUntil(lambda: page.list.way_out_button("gpu-a").text() == "Trust …", timeout=WITHIN_MS)  # type: ignore[union-attr]
-    press(qtbot, page.list.way_out_button("gpu-a"))
+    qtbot.waitUntil(lambda: page.list.action_button("gpu-a").text() == "Trust …", timeout=WITHIN_MS)  # type: ignore[union-attr]
+    press(qtbot, page.list.action_button("gpu-a"))
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(lambda: dialog.trust_button.isVisible(), timeout=WITHIN_MS)
     assert dialog.on_record.fingerprint.text() == before
     assert dialog.shown.fingerprint.text() == lab3["gpu-a"].host_key_fingerprint
@@ -82,7 +82,7 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     assert state_of(model, "gpu-a") == "key changed"
     page.trust("gpu-a")
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(lambda: dialog.trust_button.isVisible(), timeout=WITHIN_MS)
     press(qtbot, dialog.trust_button)
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "agent missing", timeout=WITHIN_MS)
@@ -95,7 +95,7 @@ def test_a_key_cannot_be_asked_of_a_host_that_is_down_and_can_be_tried_again(
     page = show(desktop_model(desktop))
     page.trust("gpu-b")
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(dialog.notice.isVisible, timeout=WITHIN_MS)
     assert "refused" in dialog.notice.text
     lab3["gpu-b"].start_sshd()
@@ -112,9 +112,9 @@ def test_a_check_that_takes_long_is_cancelled_on_its_card_and_closing_leaves_not
     page = show(model := desktop_model(desktop))
     qtbot.keyClick(page.list, Qt.Key.Key_F5)
     qtbot.waitUntil(lambda: state_of(model, "gpu-c") == "agent missing", timeout=WITHIN_MS)
-    qtbot.waitUntil(lambda: page.list.way_out_button("gpu-a").text() == "Cancel", timeout=WITHIN_MS)  # type: ignore[union-attr]
-    press(qtbot, page.list.way_out_button("gpu-a"))
+    qtbot.waitUntil(lambda: page.list.action_button("gpu-a").text() == "Cancel", timeout=WITHIN_MS)  # type: ignore[union-attr]
+    press(qtbot, page.list.action_button("gpu-a"))
     assert model.status("gpu-a").doing is None  # type: ignore[union-attr]
-    press(qtbot, page.list.way_out_button("gpu-a"))  # it says Check again, and is closed meanwhile
+    press(qtbot, page.list.action_button("gpu-a"))  # its button becomes Check again, and is closed meanwhile
     page.window().close()
     model.close()

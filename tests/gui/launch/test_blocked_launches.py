@@ -1,4 +1,4 @@
-"""Launches that are held up, on real hosts: keys to trust, hosts that are down, questions, and those taken back."""
+"""Launches on real hosts that need a key, meet a host that is down, ask a question, or are cancelled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_unknown_key_offers_trust_and_then_the_launch_goes_on(
         QTest.mouseClick(button, Qt.MouseButton.LeftButton)
         assert asked == ["gpu-b"]
 
-        # The person compares the fingerprint and trusts it; that is the Fleet page's.
+        # The user compares the fingerprint on the Fleet page.
         done: list[bool] = []
         problems: list[Any] = []
         window.fleet.ask_key(
@@ -62,7 +62,7 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
 ) -> None:
     lab3["gpu-c"].stop_sshd()
     try:
-        # Not before: a window looks for runs, and what it has a connection to is not down for it.
+        # Only now: with an existing connection, the host would not be down.
         window: Window = request.getfixturevalue("window")
         window.launch(read_topology(sleeping(tmp_path / "talk")))
         window.wait(lambda: not window.panel.is_launching)
@@ -107,7 +107,7 @@ def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
         (said,) = red_lines(panel)
         assert "it may have begun" in said
         assert "The Runs page tells once gpu-b can be reached, and “Stop” there ends it." in said
-        assert not panel.again.isVisible()  # that would be a second run
+        assert not panel.again.isVisible()  # it would be a second run
         (noted,) = window.runs.history.records()
         assert not noted.is_confirmed
     finally:
@@ -134,7 +134,7 @@ def test_cancel_at_any_step_leaves_nothing(window: Window, lab3: Lab, tmp_path: 
 
     assert not window.started
     assert "nothing of it is left" in panel.notice.text
-    # A keeper that was told to give up answers first, and is gone a moment later.
+    # A keeper answers before it exits.
     window.wait(lambda: programs_on(lab3) == [])
     window.wait(lambda: not [run for host in lab3.hosts for run in runs_left(host)])
     assert window.runs.history.records() == []

@@ -1,4 +1,4 @@
-"""Checks of many hosts come in a few rows, and what is the same is said once."""
+"""Checks of many hosts are grouped into few rows, with equal results merged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_launch_that_went_well_leaves_no_row_open() -> None:
     checklist = Checklist()
     checklist.take(Check("topology", "", True, "digits"))
     checklist.take(Check("host", "gpu-a", True, "agent 1"))
-    checklist.end(started=True)  # no code was to be sent
+    checklist.end(started=True)  # there was no code to send
     assert {row.state for row in checklist.rows.values()} == {"passed"}
 
 

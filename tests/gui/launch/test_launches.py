@@ -1,4 +1,4 @@
-"""Launching from the panel, on real hosts: live on the Runs page, to its end, failed, out of reach."""
+"""Launches from the panel on real hosts: live on the Runs page, finished, failed, unreachable."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ for step in range(10_000):
 
 @pytest.fixture
 def torch_is_warm(desktop: Desktop, lab3: Lab, warm_python: str) -> None:
-    """The hosts' `python` has imported torch before the window is opened."""
+    """Imports torch with the hosts' `python` before the window opens."""
     desktop.use(lab3, python=warm_python)
 
 
 def two_workers(folder: Path, script: str) -> Path:
-    """Two workers on two hosts that run a script."""
+    """A topology with two workers on two hosts that run a script."""
     design = """
         pools:
           - {name: workers, role: worker, replicas: 2, placement: spread}
@@ -47,7 +47,7 @@ def two_workers(folder: Path, script: str) -> Path:
 
 
 def points_of(page: RunsPage, kind: str, replica: str) -> int:
-    """How many samples a curve draws."""
+    """Returns the number of samples of a curve."""
     times, _ = page.run_view.plots.curve(kind, replica).getData()
     return 0 if times is None else len(times)
 
@@ -77,7 +77,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     assert page.feed is not None
     picture = page.feed.picture
     window.wait(lambda: picture.state == "running")
-    # Samples of all three hosts come into the rings that the charts draw.
+    # Samples of all three hosts arrive in the rings of the plots.
     window.wait(lambda: len(picture.tracks) == 3)
     window.wait(lambda: all(len(track.ring) >= 3 for track in picture.tracks.values()))
     assert {track.host for track in picture.tracks.values()} == set(HOSTS)
@@ -85,11 +85,11 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     page.run_view.choose(["worker-0", "worker-2"])
     page.bar.views.set_value("plots")
     window.wait(lambda: points_of(page, "loss", "worker-2") >= 3)
-    # Each chip of the canvas stands for a running replica.
+    # Each chip stands for a running replica.
     assert page.run_view.scene.names == ["worker-0", "worker-1", "worker-2"]
     feed = page.feed
-    window.wait(lambda: all(look.state == "running" for look in feed.looks.values()))  # a busy host may be late
-    # Its log goes on while one looks.
+    window.wait(lambda: all(look.state == "running" for look in feed.live_states.values()))  # a busy host may be late
+    # Its log grows while shown.
     page.run_view.log.show_replica("worker-2")
     lines = page.run_view.log.view
     window.wait(lambda: any(line.startswith("worker-2 step ") for line in lines.shown_lines))
@@ -121,7 +121,7 @@ def test_the_example_trains_to_its_end_and_its_files_come_home(window: Window, t
     assert feed.picture.state == "succeeded"
     assert not page.run_view.notice.isVisible()
     loss = feed.picture.totals.last("loss")
-    assert loss is not None  # 0.0 too: the last batch may be learnt to the last digit
+    assert loss is not None  # the last batch may be learnt exactly
     assert loss < 2
     page.fetch(feed.run, tmp_path / "home-again")
     window.wait(lambda: "fetched to" in page.run_view.work.text)
@@ -160,7 +160,7 @@ def test_a_script_that_fails_has_its_cause_on_the_page(window: Window, tmp_path:
     assert "ValueError: no such column" in notice.text
     assert page.run_view.side.needs.needs[0].title == "worker-1 failed"
     assert page.feed is not None
-    assert page.feed.look_of("worker-1").cause == "ValueError"
+    assert page.feed.live_state_of("worker-1").cause == "ValueError"
     QTest.mouseClick(notice.buttons[0], Qt.MouseButton.LeftButton)
     window.wait(lambda: "ValueError: no such column" in page.run_view.log.view.shown_lines)
 
@@ -172,15 +172,15 @@ def test_the_window_follows_a_host_that_is_lost_and_back(window: Window, lab3: L
     window.wait(lambda: all(len(track.ring) for track in feed.picture.tracks.values()))
 
     primary = lab3[feed.picture.primary]
-    primary.stop_sshd(sessions=True)  # else it could be back before anybody has looked
+    primary.stop_sshd(sessions=True)  # otherwise it could be back too early
     try:
         window.wait(lambda: feed.picture.is_stale)
         assert "as of" in page.bar.state.text()
-        assert feed.look_of("worker-0").is_unknown
+        assert feed.live_state_of("worker-0").is_unknown
         assert "failed" not in page.bar.state.text()
     finally:
         primary.start_sshd()
     window.wait(lambda: not feed.picture.is_stale and feed.picture.state == "running")
-    assert not feed.look_of("worker-0").is_unknown
+    assert not feed.live_state_of("worker-0").is_unknown
 
     window.stop_run()

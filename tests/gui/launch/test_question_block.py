@@ -1,15 +1,15 @@
-"""What a launch asks: the answers say what they do."""
+"""Questions of a launch, with answers that name their action."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torchyard_core.launch.confirmations import Question
-from torchyard_gui.launch.question_block import AskBlock
+from torchyard_gui.launch.question_block import QuestionBlock
 
 
 def test_a_launch_that_needs_a_booking_offers_to_book_and_launch(qtbot: Any) -> None:
-    block = AskBlock()
+    block = QuestionBlock()
     qtbot.addWidget(block)
     answers: list[bool] = []
     block.answered.connect(answers.append)

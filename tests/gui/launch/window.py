@@ -1,4 +1,4 @@
-"""The window's launch panel and Runs page on lab hosts, and what tests ask of them."""
+"""Launch panel and Runs page on lab hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHIN_MS = 60_000
 
 
 class Window:
-    """The models and widgets that a window joins."""
+    """The models and widgets of a window."""
 
     def __init__(self, qtbot: Any, desktop: Desktop):
         home = Home(desktop.home)
@@ -50,7 +50,7 @@ class Window:
             pytest.fail(f"waited in vain; {self.said()}")
 
     def said(self) -> str:
-        """What the panel and the page tell whoever waits."""
+        """Returns the texts of panel and page, for failure messages."""
         view, feed = self.page.run_view, self.page.feed
         run = "no run" if feed is None else f"{feed.run.run_id} {feed.picture.state} {feed.picture.reason}"
         notices = (view.notice.text, view.work.text, self.panel.notice.text)
@@ -61,7 +61,7 @@ class Window:
         assert self.started, [row.texts for row in self.panel._rows.values()]
 
     def wait_running(self) -> RunFeed:
-        """The page shows a run, and it runs."""
+        """Waits until the page shows a running run."""
         self.wait(lambda: self.page.feed is not None and self.page.feed.picture.state == "running")
         assert self.page.feed is not None
         return self.page.feed
@@ -72,7 +72,7 @@ class Window:
         return self.page.feed
 
     def stop_run(self) -> None:
-        """Stops the run that the page shows, at once."""
+        """Stops the shown run at once."""
         assert self.page.feed is not None
         self.runs.stop(self.page.feed.run, lambda error: pytest.fail(error.sentence()), force=True)
         self.wait_over()
@@ -92,7 +92,7 @@ def window(qtbot: Any, desktop: Desktop) -> Iterator[Window]:
 
 
 def runs_left(host: LabHost) -> list[Path]:
-    """Folders of runs on a host."""
+    """Returns the run folders on a host."""
     return list((host.home / ".torchyard" / "hosts").glob("*/runs/*"))
 
 

@@ -1,4 +1,4 @@
-"""The Runs page over acted runs."""
+"""The Runs page with simulated runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import Acting, close, runs_model
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from torchyard_core.home import Home
 from torchyard_gui.runs.page import RunsPage
 
@@ -24,11 +24,11 @@ def run() -> Acting:
 
 @pytest.fixture
 def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
-    """A page over acted runs, on the screen."""
+    """Creates and shows a page with simulated runs."""
     made: list[tuple[RunsPage, QWidget]] = []
 
     def make(*runs: Acting) -> RunsPage:
-        with undressed():
+        with without_theme():
             page = RunsPage(runs_model(home, *runs))
             window = QWidget()
             layout = QVBoxLayout(window)

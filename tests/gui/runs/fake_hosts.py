@@ -1,4 +1,4 @@
-"""Hosts that act a run at the level of their links: journal, telemetry and logs, as daemons tell them."""
+"""Simulated hosts of a run at the level of their links: journal, telemetry and logs as a daemon sends them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEGAN = 1_760_000_000.0
 
 
 class ActingLink:
-    """One host's link, with what is said over it."""
+    """The link of one host, with its subscribers."""
 
     def __init__(self, cast: Acting, name: str):
         self.host = name
@@ -76,7 +76,7 @@ class ActingLink:
             listener(params)
 
     def hears(self, method: str) -> int:
-        """How many listen to what is said by this name."""
+        """Returns the number of subscribers to a topic."""
         return len(self._listeners.get(method, []))
 
     def break_off(self) -> None:
@@ -91,7 +91,7 @@ class ActingLink:
 
 
 class Acting:
-    """A run on hosts, acted: `play` what its journal says, `measure` what its hosts do."""
+    """A simulated run: `play` adds journal entries, `measure` samples."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Acting:
         run_id: str = "20251009-101010-acted",
         design: Topology | None = None,
     ):
-        """`design`: another topology than one of `pools`."""
+        """Creates the run; `design` replaces the topology made from `pools`."""
         pools = pools or (
             "{name: chief, role: chief, replicas: 1, gpus: 1}",
             "{name: workers, role: worker, replicas: 3, gpus: 1}",
@@ -112,11 +112,11 @@ class Acting:
         self.name, self.run_id = name, run_id
         self.links = {facts.name: ActingLink(self, facts.name) for facts in self.facts}
         self.down: set[str] = set()
-        """Hosts that cannot be reached."""
+        """Unreachable hosts."""
         self.journal: list[dict[str, Any]] = []
         self.alive = True
         self.is_forgotten = False
-        """Whether its hosts have nothing of it any more."""
+        """Whether its hosts have deleted the run."""
         self.logs: dict[str, bytes] = {}
         self.stopped: list[dict[str, Any]] = []
         self.step = 0
@@ -124,11 +124,11 @@ class Acting:
 
     @property
     def is_followed(self) -> bool:
-        """Whether somebody listens to all of its hosts, and to its journal."""
+        """Whether all its hosts and its journal have subscribers."""
         asked = [method for method, _ in self.links[self.plan.primary].asked]
         return "state.subscribe" in asked and all(link.hears("telemetry") for link in self.links.values())
 
-    # What the fleet is asked
+    # Requests to the fleet
 
     @property
     def hosts(self) -> dict[str, HostFacts]:
@@ -166,7 +166,7 @@ class Acting:
     def close(self) -> None:
         pass
 
-    # What the hosts are asked
+    # Requests to the hosts
 
     def answer(self, link: ActingLink, method: str, params: dict[str, Any]) -> Any:
         if self.is_forgotten and "run_id" in params:
@@ -223,10 +223,10 @@ class Acting:
         ended = not self.alive and end >= len(log)
         return {"data": base64.b64encode(data).decode(), "next": end, "size": len(log), "ended": ended}
 
-    # The play
+    # Events
 
     def play(self, event: str, at: float = 0.0, **fields: Any) -> None:
-        """The next entry of the journal, told to who listens. `at`: seconds after the beginning."""
+        """Sends the next journal entry to its subscribers; `at` is in seconds after the start."""
         entry = {"epoch": EPOCH, "seq": len(self.journal) + 1, "time": as_utc(BEGAN + at), "event": event, **fields}
         self.journal.append(entry)
         primary = self.plan.primary
@@ -234,18 +234,18 @@ class Acting:
             self.links[primary].say("state", {"run_id": self.run_id, "entries": [entry], "alive": self.alive})
 
     def start(self, at: float = 1.0) -> None:
-        """Everything runs."""
+        """Starts all replicas."""
         self.play("run_state", at, state="starting")
         for replica in self.plan.replicas:
             self.play("replica_state", at, replica=replica.name, host=replica.host, state="running", exit_code=None)
         self.play("run_state", at + 0.5, state="running")
 
     def fail(self, name: str, reason: str, at: float = 60.0) -> None:
-        """One replica fails, and the run with it."""
+        """Fails one replica and with it the run."""
         self.end("failed", f"{name} {reason}", at, {name: reason})
 
     def end(self, state: str, reason: str, at: float = 60.0, failed: dict[str, str] | None = None) -> None:
-        """The run's end."""
+        """Ends the run."""
         failed = failed or {}
         ended = []
         for replica in self.plan.replicas:
@@ -271,8 +271,12 @@ class Acting:
         step: Mapping[str, float] | None = None,
         served: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
-        """What a host measures `at` seconds after the beginning. `step`: what its trainers tell of a step besides;
-        `served`: what its servers and reducers tell."""
+        """Returns a host's sample `at` seconds after the start.
+
+        Args:
+            step: Additional values of trainers' steps.
+            served: Values of servers and reducers.
+        """
         own = self.plan.on_host(name)
         key = {replica.name: f"{self.run_id}/{replica.name}" for replica in own}
         jitter = self.random.uniform
@@ -309,7 +313,7 @@ class Acting:
         return {"time": BEGAN + at, "host": {}, "gpus": gpus, "replicas": replicas, "reports": reports}
 
     def measure(self, at: float, **how: Any) -> None:
-        """All hosts say what they measure."""
+        """Sends a sample of each host."""
         self.step += 12
         loss = 0.41 + 1.8 * math.exp(-at / 90)
         for name in self.plan.hosts:
@@ -318,7 +322,7 @@ class Acting:
                 link.say("telemetry", self.sample(name, at, loss=loss, **how))
 
     def note(self, home: Home, state: str = "running", at: float = 1.0, **more: Any) -> None:
-        """The record that the launching desktop has."""
+        """Writes the record of the launching desktop."""
         assert self.plan.primary is not None
         History(home.history).save(
             RunRecord(
@@ -338,7 +342,7 @@ class Acting:
 
 
 class ActingFleet:
-    """The fleet's face of several acted runs, one host in one of them at most."""
+    """A fleet of several simulated runs; a host is part of one run at most."""
 
     def __init__(self, *runs: Acting):
         self._runs = runs
@@ -370,7 +374,7 @@ class ActingFleet:
         pass
 
     def add(self, run: Acting) -> None:
-        """Its hosts are in the fleet from now on."""
+        """Adds a run's hosts."""
         self._runs += (run,)
 
     def _of(self, name: str) -> Acting:
@@ -381,7 +385,7 @@ class ActingFleet:
 
 
 def runs_model(home: Home, *runs: Acting) -> RunsModel:
-    """A model over acted hosts; they are in no fleet file."""
+    """Returns a model of simulated hosts, which are in no fleet file."""
     home.path.mkdir(parents=True, exist_ok=True)
     fleet_file = home.path / "fleet.yaml"
     fleet_file.write_text("version: 1\nhosts: []\n")
@@ -395,6 +399,6 @@ def runs_model(home: Home, *runs: Acting) -> RunsModel:
 
 
 def close(model: RunsModel) -> None:
-    """As a window that closes."""
+    """Closes the model as a window does."""
     model.close()
     model.fleet_model.close()

@@ -1,4 +1,4 @@
-"""The event list of a run says who launched it and who wanted its end."""
+"""The timeline shows the users who launched and stopped a run."""
 
 from __future__ import annotations
 

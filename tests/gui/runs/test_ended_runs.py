@@ -1,4 +1,4 @@
-"""A run that is over: its last values and causes are there and called so, and what is not known is not made up."""
+"""An ended run shows its last values and causes as such, and nothing that is unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REASON = "worker-1: CUDA out of memory"
 
 
 def note_failed(run: Acting, home: Home) -> None:
-    """As a desktop has it whose hosts cannot be asked any more."""
+    """Writes the local record of a run whose hosts are unreachable."""
     replicas = [
         {"name": one.name, "host": one.host, "state": "failed", "exit_code": 1, "restarts": 0}
         if one.name in ("worker-0", "worker-1")
@@ -66,7 +66,7 @@ def test_the_first_cause_heads_what_needs_you_and_is_on_its_chip(home: Home, run
     assert needs[0].detail == "CUDA out of memory\non gpu-b"
     assert needs[1].detail.startswith("exit code 1")
     assert page.feed is not None
-    assert page.feed.look_of("worker-1").cause == "out of memory"
+    assert page.feed.live_state_of("worker-1").cause == "out of memory"
     assert page.run_view.log.replica.currentText() == "worker-1"
 
 

@@ -1,4 +1,4 @@
-"""Plots draw no more than can be seen, lose no peak, and are moved through time by wheel and keys."""
+"""Plots draw only the visible resolution, keep peaks, and are navigated with wheel and keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3600
 
 @pytest.fixture
 def plots(qtbot: Any, page: RunsPage, run: Acting) -> Plots:
-    """Of a run whose four replicas have an hour behind them."""
+    """Plots of a run whose four replicas have an hour of samples."""
     assert page.feed is not None
     for track in page.feed.picture.tracks.values():
         for second in range(HOUR):
@@ -43,7 +43,7 @@ def test_an_hour_is_drawn_in_as_many_points_as_there_are_pixels(plots: Plots) ->
     assert values.min() == 1.0  # of one second among 3,600
     assert (times[0], times[-1]) == (1_000_000.0, 1_000_000.0 + HOUR - 1)
     assert seconds_shown(plots) >= HOUR - 1
-    # They stand as far below each other as beside each other.
+    # Vertical and horizontal distances are equal.
     first, beside, below = (plots._plots[kind].geometry() for kind in ("throughput", "loss", "use"))
     assert beside.left() - first.right() == below.top() - first.bottom() > 8
 
@@ -140,7 +140,7 @@ def test_what_the_script_reports_by_names_of_its_own_is_plotted(qtbot: Any, plot
     assert values[~np.isnan(values)].tolist()[-1] == pytest.approx(0.99)
     low, high = plots._plots["own"].getPlotItem().getViewBox().viewRange()[1]
     assert low <= 0 < 0.99 <= high
-    plots.reported.setCurrentText("gpu")  # which is not the measured one
+    plots.reported.setCurrentText("gpu")  # not the measured value
     values = plots.curve("own", "worker-0").getData()[1]
     assert set(values[~np.isnan(values)].tolist()) == {-1.0}
     assert plots._plots["own"].accessibleName() == "gpu"

@@ -1,4 +1,4 @@
-"""A run that starts again says why, for whom it waits and until when, and how often each replica was started again."""
+"""A restart shows its reason, the hosts and time it waits for, and the restarts of each replica."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from PySide6.QtTest import QTest
 
 from tests.gui.bridge.test_run_state import picture_of, tell
 from tests.gui.runs.fake_hosts import BEGAN, Acting
-from torchyard_gui.bridge.run_state_types import Waiting, waiting_for
+from torchyard_gui.bridge.run_state_types import WaitingForHosts, waiting_for
 from torchyard_gui.canvas import labels as canvas_words
 from torchyard_gui.canvas.racks.content import racks_of
-from torchyard_gui.runs.alerts import needs_of
+from torchyard_gui.runs.alerts import alerts_of
 from torchyard_gui.runs.labels import clock, moment_in_words
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import STATE
@@ -27,7 +27,7 @@ def state(run: Acting, name: str, at: float, how: str, **more: Any) -> None:
 
 
 def restart(run: Acting, at: float = 20.0, generation: int = 1, cause: str = CAUSE) -> None:
-    """The trainers end, and are about to start again."""
+    """Ends the trainers before a restart."""
     for replica in run.plan.replicas:
         why = {"reason": cause.partition(": ")[2]} if cause.startswith(replica.name) else {}
         state(run, replica.name, at, "failed" if why else "stopped", **why)
@@ -43,7 +43,7 @@ def up_again(run: Acting, at: float, generation: int = 1) -> None:
 
 
 def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
-    """A host goes, and the run waits for it. Returns until when."""
+    """Loses a host that the run waits for; returns the time limit."""
     for replica in run.plan.replicas:
         if replica.host == "gpu-b":
             state(run, replica.name, at, "lost", reason=LOST)
@@ -60,7 +60,7 @@ def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
 
 def test_what_a_run_waits_for_is_told_apart_from_its_reason() -> None:
     told = {"hosts": ["gpu-b", "gpu-c"], "until": "1970-01-01T00:02:40.000Z", "cause": "gpu-b was lost: x"}
-    assert waiting_for(told) == Waiting("gpu-b was lost: x", "gpu-b and gpu-c", 160.0)
+    assert waiting_for(told) == WaitingForHosts("gpu-b was lost: x", "gpu-b and gpu-c", 160.0)
     assert waiting_for(None) is None
     assert waiting_for({**told, "until": "soon"}) is None
 
@@ -72,7 +72,7 @@ def test_a_restart_is_told_with_its_cause_and_then_is_over() -> None:
     picture = picture_of(run)
     tell(picture, run)
     assert (picture.state, picture.reason, picture.restarts) == ("restarting", CAUSE, 1)
-    assert [need.title for need in needs_of(picture)] == ["worker-1 failed"]
+    assert [need.title for need in alerts_of(picture)] == ["worker-1 failed"]
     assert moment_in_words(picture.moments[-2]) == f"trainers, restart 1: {CAUSE}"
 
     up_again(run, 30)
@@ -81,7 +81,7 @@ def test_a_restart_is_told_with_its_cause_and_then_is_over() -> None:
     tell(picture, run)
     assert (picture.state, picture.reason, picture.restarts) == ("running", "", 2)
     assert {track.restarts for track in picture.tracks.values()} == {2}
-    assert needs_of(picture) == []
+    assert alerts_of(picture) == []
     assert sum(moment.kind == "restart" for moment in picture.moments) == 2
 
 
@@ -91,14 +91,14 @@ def test_a_lost_host_is_waited_for_until_a_time() -> None:
     until = lose_gpu_b(run)
     picture = picture_of(run)
     tell(picture, run)
-    assert picture.waiting == Waiting(LOST, "gpu-b", until)
-    needs = needs_of(picture)
+    assert picture.waiting == WaitingForHosts(LOST, "gpu-b", until)
+    needs = alerts_of(picture)
     assert [need.title for need in needs] == ["Waiting for gpu-b"]
     assert clock(until, exact=True) in needs[0].detail
-    # Both are told: that it restarts, and that it waits.
+    # Both the restart and the wait are shown.
     told = [moment_in_words(moment) for moment in picture.moments[-2:]]
     assert told == [f"restarting: {LOST}", f"restarting: waiting for gpu-b until {clock(until, exact=True)}"]
-    # A report that comes later does not move the time.
+    # A later report does not change the time.
     run.play("report", 100, replica="chief-0", step=1)
     tell(picture, run)
     assert picture.waiting.until == until
@@ -125,7 +125,7 @@ def test_the_page_shows_the_restart_and_leads_to_the_log(qtbot: Any, page: RunsP
     assert model.index(0, STATE).data() == "running, 1 restart"
     chip = next(chip for rack in racks_of(run.plan, run.facts) for chip in rack.chips if chip.name == "worker-0")
     assert page.feed is not None
-    assert "restarted once" in canvas_words.described(chip, page.feed.look_of("worker-0"))
+    assert "restarted once" in canvas_words.described(chip, page.feed.live_state_of("worker-0"))
 
 
 def test_the_page_says_for_whom_it_waits(qtbot: Any, page: RunsPage, run: Acting) -> None:

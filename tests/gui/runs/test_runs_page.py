@@ -1,4 +1,4 @@
-"""The Runs page, by mouse and keys: which runs there are, one of them live, its log, and what can be done."""
+"""The Runs page with mouse and keyboard: list, a live run, its log, and actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.topology.file import dump
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import GPUS, PAST, USE
-from torchyard_gui.widgets.empty_state import NothingFound
+from torchyard_gui.widgets.empty_state import EmptyListMessage
 
 LEFT = Qt.MouseButton.LeftButton
 
@@ -54,7 +54,7 @@ def test_live_runs_stand_above_past_ones_and_a_click_shows_one(
     qtbot.waitUntil(lambda: "succeeded" in page.bar.state.text())
     QTest.keyClicks(page.search, "dig")
     assert labels(page) == ["Live", "digits"]
-    (nothing,) = page.list.findChildren(NothingFound)
+    (nothing,) = page.list.findChildren(EmptyListMessage)
     assert nothing.isHidden()
     QTest.keyClicks(page.search, "zzz")
     assert nothing.isVisible()
@@ -141,7 +141,7 @@ def test_a_lost_connection_shows_as_of_when_and_never_failed(qtbot: Any, page: R
     qtbot.waitUntil(lambda: "as of" in page.bar.state.text())
     assert "does not answer" in page.run_view.notice.text
     assert page.run_view.notice.kind == "warn"
-    qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.looks.values()))  # type: ignore[union-attr]
+    qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.live_states.values()))  # type: ignore[union-attr]
     everything = [page.bar.state.text(), page.run_view.notice.text, *page.run_view.side.timeline.texts]
     assert not any("failed" in text for text in everything)
 
@@ -165,7 +165,7 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     known = page.model.run(run.run_id)
     assert known is not None
     assert page.list_model.state_of(known) == f"running as of {clock(BEGAN + 1)}"
-    # To launch it again would be a second one; to stop it says what that wants.
+    # A restart would be a second run; Stop shows what was requested.
     assert (acts.stop.isEnabled(), acts.restart.isEnabled()) == (True, False)
     acts.stop.trigger()
     assert page._stop_dialog is not None
@@ -189,7 +189,7 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     run.play("run_state", 20, state="failed", reason="the primary host gpu-a was lost")
     run.alive = False
     run.down.add("gpu-a")
-    page = make_page(run)  # of a computer that did not launch it
+    page = make_page(run)  # launched from another computer
     page.model.refresh()
     qtbot.waitUntil(lambda: page.feed is not None and page.feed.error is not None)
 
@@ -291,8 +291,8 @@ def test_the_keyboard_reaches_everything(qtbot: Any, page: RunsPage, run: Acting
         QTest.keyClick(window.focusWidget() or window, Qt.Key.Key_Tab)
         reached.add(window.focusWidget())
     assert {name for name, widget in wanted.items() if widget not in reached} == set()
-    assert reached & {page.bar.views.button(key) for key in ("canvas", "table", "plots")}  # arrows do the rest
-    # Cards come and go; they are reached too.
+    assert reached & {page.bar.views.button(key) for key in ("canvas", "table", "plots")}  # arrows reach the others
+    # Cards may appear and disappear; they are reachable too.
     assert any(widget is not None and widget.accessibleName().startswith("worker-1 failed") for widget in reached)
     unnamed = [
         widget

@@ -1,5 +1,6 @@
-"""What a step is made of is told for each replica, with its unit, and never as a zero where a strategy has none; so is
-what servers tell."""
+"""The parts of a step are shown per replica with units, without zeros for values that a strategy lacks; likewise
+servers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from PySide6.QtTest import QTest
 
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import Acting
-from torchyard_gui.bridge.run_state_types import Changes
+from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import (
     CLIENTS,
@@ -37,7 +38,7 @@ SERVED = {"version": 1204, "clients": 4, "bytes_s": 12_340_000, "wait_s": 0.031,
 
 @pytest.fixture
 def run() -> Acting:
-    """With a parameter server beside its trainers."""
+    """A run with a parameter server."""
     trainers = (
         "{name: chief, role: chief, replicas: 1, gpus: 1}",
         "{name: workers, role: worker, replicas: 3, gpus: 1}",
@@ -51,7 +52,7 @@ def measured(
     assert page.feed is not None
     for at in (10, 11):
         run.measure(at, step=step, served=served)
-        page.feed._take_samples()  # each by itself: of samples that wait only the newest counts
+        page.feed._take_samples()  # separately, because of waiting samples only the newest counts
     tracks = page.feed.picture.tracks.values()
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks), timeout=30_000)
 
@@ -79,7 +80,7 @@ def test_the_table_has_a_column_for_each_part_that_is_told(qtbot: Any, page: Run
     qtbot.waitUntil(lambda: "Staleness" in shown(page))
     parts = {"Compute", "Exchange", "Waiting", "Staleness", "Dropped", "Version", "Trainers", "Traffic"}
     assert parts <= set(shown(page))
-    assert "Skipped" not in shown(page), "nobody told any"
+    assert "Skipped" not in shown(page), "no replica reported any"
     row = [cell(page, "worker-1", column) for column in (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED)]
     assert row == ["500 ms", "12 ms", "1.50 s", "2.5", "1,204"]
     assert [cell(page, "worker-1", column) for column in (VERSION, CLIENTS, TRAFFIC)] == ["–", "–", "–"]
@@ -166,8 +167,8 @@ def test_the_journal_of_a_run_that_nobody_watched_tells_them_too(page: RunsPage,
     picture = page.feed.picture
     picture._heard.clear()
     entry = {"epoch": "e2", "seq": 1, "time": 1_760_000_050.0, "event": "report", "replica": "worker-0", "step": 3}
-    picture.take_event({**entry, **LATE}, Changes())
+    picture.take_event({**entry, **LATE}, RunChanges())
     assert picture.tracks["worker-0"].ring.last("staleness") == 2.5
     nothing = {"step": None, "loss": None, "throughput": None}
-    picture.take_event({**entry, "seq": 2, "replica": "ps-0", **nothing, **SERVED}, Changes())
+    picture.take_event({**entry, "seq": 2, "replica": "ps-0", **nothing, **SERVED}, RunChanges())
     assert picture.tracks["ps-0"].ring.last("version") == 1204

@@ -1,4 +1,4 @@
-"""Labels and tooltips show the words of hosts and colleagues as they are: markup in them loads nothing."""
+"""Labels and tool tips show text from hosts and users literally; markup is not interpreted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The theme holds or follows, tells when it changes, and icons go with it."""
+"""The theme follows the system or a choice, reports changes, and updates icons."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def drawn(paint: Callable[[QPainter, QRectF], None]) -> QImage:
 
 
 def inks_of(image: QImage) -> set[str]:
-    """The opaque colours in it."""
+    """Returns the opaque colours of an image."""
     colors = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
     return {color.name() for color in colors if color.alpha() == 255}
 
 
 def ink_of(image: QImage) -> str:
-    """The strongest colour of a drawing in one ink."""
+    """Returns the strongest colour of an image."""
     points = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
     return max(points, key=QColor.alpha).name()

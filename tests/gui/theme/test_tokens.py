@@ -1,4 +1,4 @@
-"""Text can be read, and light and dark say the same things."""
+"""Contrast of text, and equal tokens in light and dark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from torchyard_gui.theme.stylesheet import stylesheet
-from torchyard_gui.theme.svg_files import write_arrows
+from torchyard_gui.theme.svg_files import write_stylesheet_svgs
 from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Tokens
 
 both = pytest.mark.parametrize("tokens", [LIGHT, DARK], ids=["light", "dark"])
@@ -44,13 +44,13 @@ def test_a_badges_letter_stands_out_from_its_shape(tokens: Tokens, role: str) ->
 
 @both
 def test_the_stylesheet_is_made_of_tokens_only(tokens: Tokens) -> None:
-    sheet = stylesheet(tokens, METRICS, write_arrows(tokens))
+    sheet = stylesheet(tokens, METRICS, write_stylesheet_svgs(tokens))
     used = set(re.findall("#[0-9A-Fa-f]{3,8}\\b", sheet))
     assert used <= {getattr(tokens, name) for name in COLORS}
 
 
 def contrast(one: str, other: str) -> float:
-    """The ratio of WCAG 2."""
+    """Contrast ratio by WCAG 2."""
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

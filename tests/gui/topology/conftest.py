@@ -1,4 +1,4 @@
-"""A Topology page in a window, over a yard of hosts that nobody has to reach."""
+"""A Topology page in a window, with hosts that are never contacted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from tests.core.examples import host
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from tests.gui.topology.page_driver import Driver, FewFiles, FleetOf, Window
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.topology.page import TopologyPage
@@ -42,11 +42,11 @@ def yard() -> list[HostFacts]:
 
 @pytest.fixture
 def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriver:
-    """Makes a page over these hosts, in a window that is shown."""
+    """Creates pages with these hosts in a visible window."""
 
     def make(hosts: list[HostFacts] | None = None, recovery: Path | None = None) -> Driver:
         fleet, recent = FleetOf(yard if hosts is None else hosts), FewFiles()
-        with undressed():
+        with without_theme():
             page = TopologyPage(fleet, recent, recovery_folder=recovery)
             window = Window(page)
         fleet.setParent(window)
@@ -61,7 +61,7 @@ def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriv
 
 @pytest.fixture
 def empty(make_driver: MakeDriver) -> Driver:
-    """A page with nothing drawn."""
+    """A page with an empty design."""
     return make_driver()
 
 

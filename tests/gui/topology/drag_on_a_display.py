@@ -1,9 +1,9 @@
-"""Drags a role out of the palette on a real display, and prints what came of it.
+"""Drags a role out of the palette on a real display, and prints the result.
 
 python -m tests.gui.topology.drag_on_a_display drop|escape|drawer
 
-Run in a process of its own by test_palette_drag: Qt's offscreen platform has no drag and drop, and one process has
-one platform.
+Run by test_palette_drag in its own process: Qt's offscreen platform has no drag and drop, and a process has one
+platform.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GIVE_UP_MS = 20_000
 
 
 class Hand:
-    """Moves a held mouse from place to place by a timer: while something is dragged, nothing else runs."""
+    """Moves the pressed mouse with timers, because a drag blocks all other code."""
 
     def __init__(self, window: QWidget, start: QPoint, end: QPoint, escape: bool) -> None:
         self._window = window.windowHandle()
@@ -40,8 +40,8 @@ class Hand:
     def _move(self) -> None:
         self._step += 1
         if self._step <= STEPS:
-            # The first that goes far enough begins the drag, and returns when it has ended: a timer of its own for
-            # each, since none is called again while it is being answered.
+            # The first sufficient move starts the drag and returns after its end, so each move needs its own
+            # timer: a timer is not called again while its handler runs.
             QTimer.singleShot(STEP_MS, self._move)
             QTest.mouseMove(self._window, self._start + (self._end - self._start) * self._step / STEPS)
             return

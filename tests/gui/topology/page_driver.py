@@ -1,4 +1,4 @@
-"""Presses, moves, releases and keys as a person gives them to the Topology page."""
+"""Simulated mouse and keyboard on the Topology page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHIFT = Qt.KeyboardModifier.ShiftModifier
 
 
 class FleetOf(QObject):
-    """The hosts that a page knows of."""
+    """The hosts of a page."""
 
     facts_changed = Signal()
 
@@ -44,7 +44,7 @@ class FleetOf(QObject):
 
 
 class FewFiles:
-    """Where recent files are kept."""
+    """Storage of recent files."""
 
     def __init__(self) -> None:
         self.recent_files: list[Path] = []
@@ -54,7 +54,7 @@ class FewFiles:
 
 
 class Window(QWidget):
-    """The page with its bar above it. It closes as the program's window does."""
+    """The page with its bar. It closes like the program's window."""
 
     def __init__(self, page: TopologyPage) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Window(QWidget):
 
 @dataclass
 class Driver:
-    """A person at the page."""
+    """A simulated user of the page."""
 
     qtbot: QtBot
     page: TopologyPage
@@ -83,7 +83,7 @@ class Driver:
     fleet: FleetOf
     recent: FewFiles
 
-    # What is there
+    # State
 
     @property
     def value(self) -> Topology:
@@ -93,7 +93,7 @@ class Driver:
         return {pool.name: pool.replicas for pool in self.value.pools}
 
     def where(self, name: str) -> str:
-        """`gpu-b:2`, `cpu-d`, or nothing."""
+        """Returns `gpu-b:2`, `cpu-d`, or ""."""
         planned = self.page.current_plan.replica(name)
         gpus = ",".join(str(gpu.index) for gpu in planned.gpus)
         return (planned.host or "") + (f":{gpus}" if gpus else "")
@@ -105,14 +105,14 @@ class Driver:
         return self.page.notice_bar.text if self.page.notice_bar.isVisible() else ""
 
     def codes(self) -> list[str]:
-        """Codes of the problems, once they are checked."""
+        """Returns the codes of the problems after validation."""
         self.page.checks.now()
         return [problem.code for problem in self.page.problems.problems]
 
-    # Keys
+    # Keyboard
 
     def keys(self, key: Qt.Key, modifiers: Qt.KeyboardModifier = PLAIN) -> None:
-        """A key to whatever has the focus."""
+        """Presses a key in the focused widget."""
         widget = QApplication.focusWidget() or self.window
         QTest.keyClick(widget, key, modifiers)
 
@@ -128,13 +128,13 @@ class Driver:
     # The canvas
 
     def at(self, name: str) -> QPoint:
-        """The middle of a chip."""
+        """Returns the middle of a chip."""
         rect = self.page.scene.rect_of(name)
         assert not rect.isNull(), f"{name} is not on the canvas"
         return self.page.view.mapFromScene(rect.center())
 
     def slot(self, target: str) -> QPoint:
-        """The middle of a slot `gpu-b:2`, the head of a rack `gpu-b`, or a bare place for nothing."""
+        """Returns the middle of a slot `gpu-b:2`, the header of a rack `gpu-b`, or an empty place for ""."""
         host, _, gpu = target.partition(":")
         if gpu:
             return self.page.view.mapFromScene(self.page.scene.rect_of_slot(host, int(gpu)).center())
@@ -152,7 +152,7 @@ class Driver:
         assert set(self.page.editor.selection) == set(names)
 
     def carry(self, name: str, target: str, *, drop: bool = True) -> str:
-        """Presses a chip, moves it to a target, and lets go. Gives what stood beside the cursor."""
+        """Drags a chip to a target; returns the caption beside the cursor."""
         viewport = self.page.view.viewport()
         start, end = self.at(name), self.slot(target)
         QTest.mousePress(viewport, LEFT, PLAIN, start)
@@ -165,7 +165,7 @@ class Driver:
         return caption
 
     def drop(self, rows: PaletteList, key: str, target: str) -> bool:
-        """Drags a row of the palette onto the canvas. False where that was refused."""
+        """Drops a row of the palette on the canvas; returns False if refused."""
         viewport = self.page.view.viewport()
         at, mime, copy = self.slot(target), rows.mime_of(key), Qt.DropAction.CopyAction
         enter = QDragEnterEvent(at, copy, mime, LEFT, PLAIN)
@@ -193,7 +193,7 @@ class Driver:
     # The inspector
 
     def fill(self, group: Group, key: str, text: str) -> None:
-        """Types into a field, over what is there, and presses Enter (Ctrl+Enter where lines are kept)."""
+        """Replaces the text of a field and presses Enter (Ctrl+Enter in multi-line fields)."""
         field = group.field(key)
         field.setFocus()
         QTest.keyClick(field, Qt.Key.Key_A, CONTROL)
@@ -208,7 +208,7 @@ class Driver:
             QTest.keyClick(field, Qt.Key.Key_Return)
 
     def pick(self, field: ChoiceField, text: str) -> None:
-        """Chooses in a combo box by keys."""
+        """Chooses in a combo box with the keyboard."""
         field.setFocus()
         row = field.findText(text)
         assert row >= 0, f"there is no {text}"

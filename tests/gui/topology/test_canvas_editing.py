@@ -1,4 +1,4 @@
-"""Drawing: the palette, carrying chips, and the clipboard, all by real events."""
+"""Editing the design: palette, drags of chips, and clipboard, with real events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_click_on_a_role_adds_one(empty: Driver) -> None:
     empty.choose(empty.page.palette_.roles, "worker")
     empty.choose(empty.page.palette_.roles, "worker")
     assert empty.counts() == {"workers": 2}
-    assert empty.value.pools[0].gpus == 1  # there are GPUs in this yard
+    assert empty.value.pools[0].gpus == 1  # the hosts have GPUs
     assert empty.page.editor.selection == ("worker-1",)
 
 
@@ -114,7 +114,7 @@ def test_the_palette_counts_replicas_and_free_gpus(digits: Driver) -> None:
     assert told["cpu-d"] == "CPU only"
 
 
-# Carrying
+# Drags
 
 
 def test_a_chip_carried_to_a_slot_is_pinned_to_it(digits: Driver) -> None:
@@ -253,11 +253,11 @@ def test_the_menu_of_a_chip_does_what_it_says(digits: Driver) -> None:
     assert digits.value.pins == {}
 
 
-# All of it
+# Everything
 
 
 def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_path: Path) -> None:
-    """What examples/digits/three-hosts.yaml says, by mouse and keys."""
+    """Draws examples/digits/three-hosts.yaml with mouse and keyboard."""
     (tmp_path / "train.py").write_text("")
     driver = make_driver([host("gpu-a"), host("gpu-b"), host("gpu-c")])
     page, pools = driver.page, driver.page.inspector.pools.pool

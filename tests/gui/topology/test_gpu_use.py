@@ -1,4 +1,4 @@
-"""Who uses which GPU: what the page then calls free, says in slots, and refuses."""
+"""GPUs in use: what the page counts as free, shows in slots, and refuses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ UNKNOWN = replace(host("gpu-a", 4), use_known=False)
 
 
 def free(driver: Driver, name: str) -> str:
-    """What the palette says is free on a host."""
+    """Returns the free GPUs of a host in the palette."""
     row = driver.page.palette_.hosts.row_of(name)
     assert row is not None
     return str(row.data(COUNT))
 
 
 def told(driver: Driver, target: str) -> str:
-    """The tool tip of a slot, asked for as the mouse does that rests there."""
+    """Returns the tool tip of a slot."""
     at = driver.slot(target)
     viewport = driver.page.view.viewport()
     QApplication.sendEvent(viewport, QHelpEvent(QHelpEvent.Type.ToolTip, at, viewport.mapToGlobal(at)))
@@ -85,10 +85,10 @@ def test_unknown_use_is_not_called_free(make_driver: MakeDriver) -> None:
     driver = make_driver([UNKNOWN, host("gpu-b", 2)])
     assert free(driver, "gpu-a") == "? of 4 free"
     assert driver.page.bar.gpus.text() == "0 of 6 GPUs used"
-    assert driver.page.bar.gpus.toolTip() == "Nobody knows now who uses the GPUs of gpu-a."
+    assert driver.page.bar.gpus.toolTip() == "It is not known who uses the GPUs of gpu-a now."
     driver.choose(driver.page.palette_.hosts, "gpu-a")
-    assert told(driver, "gpu-a:1") == "GPU 1 of gpu-a: nobody knows now whether it is free"
-    assert told(driver, "gpu-a").endswith("Nobody knows now who uses it.")
+    assert told(driver, "gpu-a:1") == "GPU 1 of gpu-a: unknown whether it is free"
+    assert told(driver, "gpu-a").endswith("It is not known who uses it now.")
     driver.fleet.hosts[0] = host("gpu-a", 4)
     driver.fleet.facts_changed.emit()
     assert free(driver, "gpu-a") == "4 of 4 free"
@@ -105,5 +105,5 @@ def test_the_page_watches_who_uses_what_while_it_is_shown(digits: Driver) -> Non
 
 def test_the_header_of_a_rack_tells_all_that_it_may_have_cut(digits: Driver) -> None:
     rect = digits.page.scene.rect_of_rack("gpu-a")
-    tip = digits.page.scene.told_at(rect.topLeft() + QPointF(120, 12))
+    tip = digits.page.scene.tooltip_at(rect.topLeft() + QPointF(120, 12))
     assert tip.startswith("gpu-a · 4 × A100 40 GB · ")

@@ -1,4 +1,4 @@
-"""Drags out of the palette as the window system makes them: Qt's own drag loop, on a virtual display."""
+"""Drags out of the palette with Qt's own drag loop on a virtual display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy's preset is one click, one drag or a few letters, and one step to undo; the canvas draws its edges."""
+"""A strategy's preset is added by one click, drag or search, and undone in one step; the canvas draws its edges."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
     assert empty.counts() == {"chief": 1, "workers": 4, "servers": 3}
     assert [pool.machine for pool in empty.value.pools] == ["n1-highcpu-8", "n1-highcpu-8", "n1-standard-4"]
     assert empty.undo_text() == "Preset STANDARD_1"
-    # Its rows come after its heading for the Tab key, though they were made when it was unfolded.
+    # Its rows follow its heading in the tab order, although they were created later.
     head = next(section.head for section in empty.page.palette_.sections if section.rows is tiers)
     head.setFocus()
     empty.keys(Qt.Key.Key_Tab)
@@ -50,7 +50,7 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
 def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver) -> None:
     empty.on_canvas()
     empty.keys(Qt.Key.Key_A)
-    # What is wanted seldom is folded, so that the hosts are in sight, and found all the same.
+    # Rarely used sections are folded, so that hosts are visible; search still finds their rows.
     palette = empty.page.palette_
     assert not palette.tiers.isVisible()
     assert not palette.hosts.visibleRegion().isEmpty()
@@ -162,7 +162,7 @@ def test_a_machine_type_is_dragged_onto_a_replica_a_host_or_the_selection(digits
     digits.select("chief-0")
     assert machines_after("") == ["complex_model_m", None]
     assert machines_after(digits.where("chief-0")) == ["complex_model_m", None]
-    # Where nothing of the design is, it says what to do instead, and nothing is marked any more after it.
+    # Without a design, it says what to do, and nothing stays highlighted.
     digits.page.editor.select(())
     digits.page.editor.show_host("cpu-d")
     assert not digits.drop(digits.page.palette_.machines, "complex_model_m", "cpu-d")

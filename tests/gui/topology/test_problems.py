@@ -1,4 +1,4 @@
-"""Problems live: in the dock, beside the field, on the chip and at the line; and what Launch makes of them."""
+"""Live problems: in the dock, beside the field, on the chip and at the line; and their effect on Launch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_fits_nowhere_is_told(digits: Driver) -> None:
 def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
     digits.page.editor.set_pools([1], "replicas", 20, "replicas")
     assert digits.codes() == ["no-room"]
-    # It is about those without a place: only they are marked, and a jump selects no others.
+    # It concerns only the replicas without a place: only they are marked and selected.
     scene = digits.page.scene
     lost = scene.unplaced
     assert 0 < len(lost) < 20
@@ -91,7 +91,7 @@ def unchecked(name: str) -> HostFacts:
 
 
 def jump(driver: Driver, code: str) -> None:
-    """Presses Enter on the problem of that code in the dock."""
+    """Presses Enter on the problem with a code."""
     driver.page.checks.now()
     dock = driver.page.problems
     dock.set_open(True)

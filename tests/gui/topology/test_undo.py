@@ -1,4 +1,4 @@
-"""Every edit can be undone, and all of them undone give the file's first bytes."""
+"""Every edit can be undone; undoing all restores the file byte for byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.topology.file import read_topology
 
 
 def everything(digits: Driver) -> None:
-    """An edit of every kind, by mouse and by keys."""
+    """Performs every kind of edit with mouse and keyboard."""
     page = digits.page
     digits.choose(page.palette_.roles, "worker")
     digits.choose(page.palette_.hosts, "gpu-c")

@@ -1,9 +1,10 @@
-"""Says something in a window, and prints what a screen reader hears of it on the accessibility bus.
+"""Announces a text in a window, and prints what arrives on the accessibility bus.
 
 python -m tests.gui.widgets.accessibility_bus
 
-Run in a process of its own by test_announced, on a virtual display and a bus of its own: Qt's offscreen platform talks
-to no screen reader.
+Run by test_screen_reader in its own process, with a virtual display and its own bus, because Qt's offscreen platform
+has
+no screen reader support.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ GIVE_UP_MS = 20_000
 
 
 class Reader(QObject):
-    """Hears announcements as a screen reader does: registered for them, on the bus."""
+    """Receives announcements from the bus like a screen reader."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: dict[str, int] = {}
-        """How urgent each was: 1 is polite, 2 breaks into what is read."""
+        """Urgency by text: 1 is polite, 2 interrupts."""
         self._bus = QDBusConnection.connectToBus(_address(), "accessibility")
         slot = SLOT("take(QDBusMessage)")
-        # The stubs want bytes, of which PySide takes none.
+        # The stubs require bytes, which PySide does not accept.
         self._bus.connect("", "", EVENTS, "Announcement", self, slot)  # type: ignore[call-overload]
         register = QDBusMessage.createMethodCall(*REGISTRY, "RegisterEvent")
         register.setArguments(["object:announcement:", ["all"], ""])
@@ -45,7 +46,7 @@ class Reader(QObject):
 
 
 def _address() -> str:
-    """Where the accessibility bus is, once its launcher is there."""
+    """Returns the address of the accessibility bus once its launcher runs."""
     found: list[str] = []
 
     def ask() -> bool:
@@ -73,7 +74,7 @@ def main() -> None:
     window.show()
 
     def heard() -> bool:
-        """Says it again: Qt learns a little later that somebody listens."""
+        """Repeats the announcement, because Qt notices a listener with a delay."""
         bar.clear()
         bar.show_notice("fail", "The run failed: out of memory")
         toast.say("Booked: gpu-b:0-1")

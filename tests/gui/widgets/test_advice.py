@@ -1,4 +1,4 @@
-"""What core says in the command line's words is said in the window's."""
+"""Messages of the core with commands are shown in terms of the window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command palette finds actions by some letters and does them by Enter."""
+"""The command palette finds actions by letters and runs them with Enter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.widgets.command_palette import CommandPalette
 
 
 class Place:
-    """A window with a field to type in, three actions and the palette over them."""
+    """A window with a field, three actions and the palette."""
 
     def __init__(self, qtbot: QtBot) -> None:
         self.window = QMainWindow()

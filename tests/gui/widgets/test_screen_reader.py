@@ -1,4 +1,4 @@
-"""What the window says arrives where screen readers listen: on the accessibility bus of a desktop."""
+"""Announcements of the window arrive on the accessibility bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small widgets do what pages trust them to do."""
+"""Behaviour of the small widgets."""
 
 from __future__ import annotations
 

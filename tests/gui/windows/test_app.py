@@ -1,4 +1,4 @@
-"""The whole window: it opens on a file or on nothing, quickly, and leaves nothing behind."""
+"""The whole window: starts quickly with or without a file, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchyard_core.home import Home
 from torchyard_gui import app
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.page import TopologyPage
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 from torchyard_gui.windows.connections import Wiring
 from torchyard_gui.windows.main_window import MainWindow
-from torchyard_gui.windows.welcome import FirstSteps, example_file
+from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
 TOPOLOGY = """version: 1
 name: small
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def opened(qtbot: QtBot, home: Home, file: Path | None = None) -> MainWindow:
-    """The window, shown; hosts are not asked."""
+    """The visible window; hosts are not contacted."""
     window = app.make_window(home, home.fleet_file, file)
     qtbot.addWidget(window)
     window.painted.disconnect()
@@ -74,7 +74,7 @@ def test_a_file_that_is_not_there_is_told_on_the_page(qtbot: QtBot, home: Home, 
 
 def test_the_button_on_the_empty_canvas_opens_the_example(qtbot: QtBot, home: Home) -> None:
     window = opened(qtbot, home)
-    button = topology_page(window).view.findChild(FirstSteps)
+    button = topology_page(window).view.findChild(OpenExampleButton)
     assert button.isVisible()
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     assert topology_page(window).document.path == example_file()
@@ -118,7 +118,7 @@ def test_unsaved_changes_ask_before_the_window_closes(qtbot: QtBot, home: Home, 
     topology_page(window).editor.set_name("other")
     assert window.isWindowModified()
     assert not window.close()
-    box = window.findChild(Question)
+    box = window.findChild(ConfirmationDialog)
     with qtbot.waitSignal(window.closed):
         qtbot.mouseClick(box.yes, Qt.MouseButton.LeftButton)
     assert file.read_text(encoding="utf-8") == TOPOLOGY

@@ -1,4 +1,4 @@
-"""The status line says how the fleet is, and never more than is known."""
+"""The status bar's summary of the fleet contains only what is known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.fleet.host_check import HostCheck
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_status import Doing, HostStatus
+from torchyard_gui.bridge.host_status import HostActivity, HostStatus
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 
 MakeFleet = Callable[[str], FleetModel]
@@ -21,7 +21,7 @@ MakeFleet = Callable[[str], FleetModel]
 
 @pytest.fixture
 def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
-    """A model of a fleet file with hosts of these names; nobody is asked."""
+    """Returns a model of a fleet file with these host names, never contacted."""
     made: list[FleetModel] = []
 
     def make(names: str) -> FleetModel:
@@ -37,7 +37,7 @@ def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
 
 
 def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
-    """Make a host's status what a check would have made it."""
+    """Sets a host's status as a check would."""
     status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]
     return status
 
@@ -48,7 +48,7 @@ def test_before_anyone_asked_nothing_is_claimed(fleet_of: MakeFleet) -> None:
 
 def test_while_hosts_are_asked_it_says_which(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a gpu-b")
-    put(fleet, "gpu-a", doing=Doing("checking"))
+    put(fleet, "gpu-a", doing=HostActivity("checking"))
     assert fleet_texts(fleet) == [("checking", "Asking gpu-a, gpu-b …")]
 
 

@@ -1,4 +1,4 @@
-"""All that the window can do is within reach of the keyboard, and has a name for who cannot see it."""
+"""Everything in the window is reachable by keyboard and has an accessible name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from tools.launch_phases import phases
 from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
@@ -28,8 +28,8 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 
 @pytest.fixture
 def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
-    """The window on eight hosts that nobody asks, with all pages made."""
-    with undressed():
+    """The window with all pages and eight hosts that are never contacted."""
+    with without_theme():
         window = app.make_window(*write_yard(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()
@@ -55,10 +55,10 @@ def listed(palette: QListWidget) -> list[str]:
 
 
 def nameless(root: QWidget) -> list[str]:
-    """Widgets that the keyboard comes to and a screen reader has no name for."""
+    """Returns focusable widgets without an accessible name."""
     found = []
     for widget in root.findChildren(QWidget):
-        # A viewport speaks by its area, the line of a spin box by that.
+        # A viewport uses its area's name, the line edit of a spin box that of the box.
         inside = isinstance(widget.parent(), QAbstractScrollArea) or widget.focusProxy() is not None
         if widget.isVisible() and widget.focusPolicy() != Qt.FocusPolicy.NoFocus and not inside:
             told = QAccessible.queryAccessibleInterface(widget)
@@ -79,11 +79,11 @@ def test_the_palette_offers_all_that_can_be_done_now(window: MainWindow, page: s
 
 
 def test_no_action_is_out_of_the_keyboards_reach(window: MainWindow) -> None:
-    """What is in no palette has a button or a menu of ours, which Tab or F10 come to."""
+    """Actions outside the palette have a button or menu that Tab or F10 reaches."""
     in_palette = set(window.all_actions())
     ours = [action for action in window.findChildren(QAction) if action.text() and action.menu() is None]
     beside = {action.text() for action in ours if action not in in_palette and not action.isSeparator()}
-    # The empty page's button, and what pyqtgraph brings along for a menu that is never shown.
+    # The button of the empty page, and pyqtgraph's actions for a menu that is never shown.
     assert beside <= {"Go to the topology", "Export..."}
 
 

@@ -1,4 +1,4 @@
-"""A window that was opened, used and closed is gone: its objects, its threads and its memory."""
+"""A window that was opened, used and closed frees its objects, threads and memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CONTROL = Qt.KeyboardModifier.ControlModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
 WARM_UP, TIMES = 3, 8
 GROWS_AT_MOST_MB = 6.0
-"""Over TIMES windows, each of several megabytes: what the allocator keeps, not a window."""
+"""Growth over TIMES windows of several megabytes each: memory kept by the allocator, not a window."""
 
 
 def use_a_window(qtbot: QtBot, folder: Path) -> None:
-    """Opens the window on eight hosts that nobody asks, looks at each page, uses it, and closes it."""
+    """Opens the window with eight hosts that are never contacted, uses each page, and closes it."""
     home, fleet_file, file = write_yard(folder, "eight")
     window = app.make_window(home, fleet_file, file)
     window.painted.disconnect()
@@ -67,7 +67,7 @@ def settle() -> None:
 
 
 def objects() -> Counter[str]:
-    """Qt objects that Python knows of and that are alive, by their class."""
+    """Returns the Qt objects that are alive, by class."""
     kinds = QObject | QGraphicsItem
     alive = (thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and shiboken6.isValid(thing))
     return Counter(type(thing).__name__ for thing in alive)

@@ -1,4 +1,4 @@
-"""The window shows pages, keeps their shortcuts apart, remembers itself, and closes when every page agrees."""
+"""The window shows pages, separates their shortcuts, stores its settings, and closes when all pages agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.windows.window_settings import WindowSettings
 
 
 class PageOfFields(QWidget):
-    """Two fields to type in and an action, told in `done`."""
+    """Two text fields and an action recorded in `done`."""
 
     status_changed = Signal()
     icon_name = "topology"
@@ -239,7 +239,7 @@ def test_the_first_paint_is_told_once(qtbot: QtBot, home: Home) -> None:
 
 
 def drop(window: MainWindow, path: Path) -> bool:
-    """Drag a file onto the window and let go; whether it was wanted."""
+    """Drops a file on the window; returns whether it was accepted."""
     data = QMimeData()
     data.setUrls([QUrl.fromLocalFile(str(path))])
     copy, left, none = Qt.DropAction.CopyAction, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier

@@ -1,5 +1,7 @@
-"""*When* on the Topology page, and the links between runs and bookings: the whole window on a real calendar in SQLite,
-whose time stands still. No host is asked."""
+"""The planned time of the Topology page, and links between runs and bookings: the whole window with a SQLite store and
+a
+stopped clock, without contacting hosts.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ LEFT, Key = Qt.MouseButton.LeftButton, Qt.Key
 
 
 class Office:
-    """A window of `kim`'s, and the calendar behind it."""
+    """The window of `kim`, and its calendar."""
 
     def __init__(self, qtbot: QtBot, folder: Path):
         self.qtbot = qtbot
@@ -61,7 +63,7 @@ class Office:
     def open(self) -> None:
         window = self.window = app.make_window(*self.places)
         self.qtbot.addWidget(window, before_close_func=lambda _: self.wiring.document.start_new())
-        window.painted.disconnect()  # what begins after the first paint would ask hosts
+        window.painted.disconnect()  # work after the first paint would contact hosts
         wiring = window.findChild(Wiring)
         assert isinstance(wiring, Wiring)
         self.wiring = wiring
@@ -98,11 +100,11 @@ class Office:
         return str(row.data(COUNT))
 
     def slot(self, host: str, gpu: int) -> str:
-        """What a slot says, and who hovers over it reads."""
-        return self.page.scene.told_at(self.page.scene.rect_of_slot(host, gpu).center())
+        """Returns the text and tool tip of a slot."""
+        return self.page.scene.tooltip_at(self.page.scene.rect_of_slot(host, gpu).center())
 
     def ask_when(self, start: str, lasts: str) -> None:
-        """The button, two fields, and Enter."""
+        """Sets the planned time with button, fields and Enter."""
         QTest.mouseClick(self.page.bar.when, LEFT)
         popup = self.page.bar.when.popup
         assert popup.isVisible()
@@ -115,7 +117,7 @@ class Office:
 
 @pytest.fixture
 def office(qtbot: QtBot, tmp_path: Path) -> Iterator[Office]:
-    """Not open yet: first put into its calendar what is to be seen."""
+    """A window that is not open yet, so that tests can fill its calendar first."""
     made = Office(qtbot, tmp_path)
     yield made
     made.store.close()
@@ -131,7 +133,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     page.editor.show_host("gpu-c")
     office.wait(lambda: office.free("gpu-c") != "4 of 4 free")
 
-    # Now, for 8 h: two are booked now, one from 15:00; the fourth only later. The design takes what is left.
+    # Now, for 8 h: two are booked, one from 15:00, the fourth later. The design takes the rest.
     assert page.bar.when.text() == "When: now, 8 h"
     assert page.current_plan.replica("worker-16").host == "gpu-c"
     assert [gpu.index for gpu in page.current_plan.replica("worker-16").gpus] == [3]
@@ -145,18 +147,18 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert page.editor.why_not(["worker-1"], "gpu-c:0") == "gpu-c:0 is booked by lee until 13:00"
     page.editor.pin(["chief-0"], "gpu-e:0")
     assert office.slot("gpu-e", 3) == "You have booked GPU 3 of gpu-e until 21:00: “mine”"
-    assert office.free("gpu-e") == "3 of 4 free"  # one's own are free to oneself; one is taken by the design
+    assert office.free("gpu-e") == "3 of 4 free"  # one's own bookings are free; one is taken by the design
     page.editor.select(["chief-0"])
     assert page.inspector.place.booked.text() == "In your booking “mine”, until 21:00."
 
-    # For two hours only: what begins at 15:00 is no matter.
+    # For two hours only: a booking from 15:00 is irrelevant.
     office.ask_when("now", "2h")
     assert page.bar.when.text() == "When: now, 2 h"
     assert sorted(
         gpu.index for planned in page.current_plan.replicas if planned.host == "gpu-c" for gpu in planned.gpus
     ) == [2, 3]
 
-    # Tomorrow at seven: lee's are free again, and who is on gpu-d now says nothing of then.
+    # Tomorrow at seven: lee's are free again, and the current use of gpu-d is irrelevant.
     assert office.free("gpu-d") == "0 of 4 free"
     office.ask_when("tomorrow 7", "4h")
     assert page.bar.when.text() == "When: Thu 9 Jan 07:00, 4 h"
@@ -167,11 +169,11 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert taken == [0, 1, 2]
     assert page.bar.launch.text() == "Book and launch …"
 
-    # What another desktop books arrives by itself; as time goes on, a time that has come is now.
+    # Bookings of another desktop arrive; a planned time that has passed becomes now.
     office.book("lee", "gpu-c:0 gpu-c:1 gpu-c:2", 22, 24)
     office.wait(lambda: office.free("gpu-c") == "4 booked")
     office.now += 23 * HOUR
-    office.wiring.planning.look()
+    office.wiring.planning.refresh()
     assert page.bar.when.text() == "When: now, 4 h"
     assert page.bar.launch.text() == "Launch …"
 
@@ -197,7 +199,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
     assert popup.start_row.note.text().startswith("08:00 is past")
     QTest.keyClick(popup.start, Key.Key_Escape)
     assert not popup.isVisible()
-    office.window.resize(960, 600)  # in little room it says the time alone, but for who listens
+    office.window.resize(960, 600)  # in a narrow window only the time, but the full text for screen readers
     assert (page.bar.when.text(), page.bar.when.accessibleName()) == ("now, 8 h", "When: now, 8 h")
     office.window.resize(1440, 900)
 
@@ -206,7 +208,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
     assert office.wiring.planning.planned == wanted
     assert "Launching books the GPUs" in page.bar.when.accessibleDescription()
 
-    monkeypatch.setattr(launch_panel, "LaunchJob", StagedLaunch)  # asks nobody
+    monkeypatch.setattr(launch_panel, "LaunchJob", StagedLaunch)  # contacts no host
     office.wiring._launch(page.document.as_file())
     panel = office.wiring.launch_panel
     assert panel.job is not None
@@ -225,7 +227,7 @@ def test_a_calendar_that_is_away_is_told_in_the_control(office: Office) -> None:
     office.wait(lambda: office.wiring.planning.booked.others)
     seen = office.wiring.bookings.seen
     office.wiring.bookings.seen = replace(seen, is_live=False)
-    office.wiring.planning.look()
+    office.wiring.planning.refresh()
     assert "The calendar is away: its bookings are as of 2031-01-08 08:00 UTC." in office.page.bar.when.toolTip()
     assert office.wiring.planning.booked.others
 
@@ -258,7 +260,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     menu = bookings.acts.menu(bookings, has_booking=True)
     assert bookings.acts.run in menu.actions()
     menu.deleteLater()
-    # From the run that stands on it, back to the booking: in another week than the one that is shown.
+    # From its run back to the booking, in another week than the shown one.
     bookings.go(3)
     button = next(one for one in runs.bar.findChildren(QPushButton) if one.text() == "Booking")
     assert button.isVisible()
@@ -267,18 +269,18 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     office.wait(lambda: bookings.surface.selection == held.id)
     assert bookings.details.title.text() == "held"
 
-    # One that is not loaded at all is asked for.
+    # A booking that is not loaded is queried.
     far = office.book("kim", "gpu-a:2", 24 * 50, 24 * 50 + 2, title="far")
     bookings.show_booking(far.id)
     office.wait(lambda: bookings.surface.selection == far.id)
-    # A run that stands on no booking offers none.
+    # A run without a booking offers none.
     runs.show_run(history.records()[2].run_id)
     office.window.show_page("runs")
     office.wait(lambda: not button.isVisible())
 
 
 def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: Office) -> None:
-    """With a calendar to look at: in each view, each drawer, each dialog, and the reminder above them."""
+    """With a calendar: each view, drawer and dialog, and the reminder."""
     mine = office.book("kim", "gpu-a:0", 0, 4)
     history = History(office.places[0].history)
     history.save(replace(history.records()[0], state="running", ended="", booking=mine.id))

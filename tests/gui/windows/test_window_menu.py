@@ -1,4 +1,4 @@
-"""The menu as the keyboard opens it: as often as wanted, and with every action alive afterwards."""
+"""The menu opened by keyboard: repeatedly, and with all actions alive afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 from tools.sample_yard import let_hosts_answer, write_yard
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
 from torchyard_gui.windows.connections import Wiring
 from torchyard_gui.windows.main_window import MainWindow
@@ -23,8 +23,8 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 
 @pytest.fixture
 def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[Wiring]:
-    """The window on its topology page, active, with hosts that are not asked."""
-    with undressed():
+    """The active window on its Topology page, with hosts that are never contacted."""
+    with without_theme():
         window = app.make_window(*write_yard(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()
@@ -40,7 +40,7 @@ def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[Wiring]:
 
 
 def press(*keys: Qt.Key, modifiers: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> None:
-    """Presses keys where the keyboard is: in the open menu, else in the window."""
+    """Presses keys in the open menu, else in the window."""
     for key in keys:
         at = QApplication.activePopupWidget() or QApplication.focusWidget() or QApplication.activeWindow()
         assert isinstance(at, QWidget)
@@ -54,7 +54,7 @@ def open_menu(window: MainWindow, qtbot: QtBot) -> None:
 
 
 def choose_edit(window: MainWindow, qtbot: QtBot, text: str) -> None:
-    """Chooses an action of the menu *Edit* by keys."""
+    """Chooses an action of the menu *Edit* with the keyboard."""
     open_menu(window, qtbot)
     press(Key.Key_E)
     edit = window.menu.menus["edit"]
@@ -81,7 +81,7 @@ def test_the_menu_opens_as_often_as_it_is_wanted(wiring: Wiring, qtbot: QtBot) -
         press(Key.Key_Escape)
         qtbot.waitUntil(lambda: not window.menu.isVisible())
     assert [text.strip() for text in found[0][0][:2]] == ["Undo", "Redo"]
-    assert all(each == found[0] for each in found[1:])  # nor do menus within menus pile up
+    assert all(each == found[0] for each in found[1:])  # submenus do not accumulate
 
 
 def test_the_palette_opens_after_the_menu(wiring: Wiring, qtbot: QtBot) -> None:

@@ -1,4 +1,4 @@
-"""What lies below and above the bookings: columns and lanes, folded hosts, use that nobody has booked, the now-line."""
+"""Painting below and above the bookings: grid, folded hosts, use without a booking, and the now-line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPen
 
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.theme import theme
 
 LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
-def paint_ground(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
-    """Columns and lanes, before anything lies on them. The origin is the first lane's first moment."""
+def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
+    """Paints columns and lanes. The origin is the start of the first lane."""
     look = theme()
     painter.fillRect(clip, look.color("s0"))
     bottom = min(clip.bottom(), float(picture.lanes.height))
@@ -41,8 +41,8 @@ def paint_ground(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) 
         painter.drawLine(QPointF(x, lanes.top()), QPointF(x, lanes.bottom()))
 
 
-def paint_folded(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
-    """Steps of how many slots of a folded host are booked: `3 of 4`."""
+def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
+    """Paints how many slots of each folded host are booked over time, such as `3 of 4`."""
     look = theme()
     since, until = axis.starts[0], axis.days[-1].end
     painter.setFont(look.font("tiny"))
@@ -64,8 +64,8 @@ def paint_folded(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) 
                 painter.drawText(QRectF(x + 6, row.top, right - x - 8, row.height), LEFT, text)
 
 
-def paint_unbooked(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
-    """Dashed amber boxes where somebody uses a GPU that nobody has booked."""
+def paint_unbooked(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
+    """Paints dashed amber boxes where GPUs are used without a booking."""
     pen = QPen(theme().color("wait"), 1)
     pen.setDashPattern([3, 2])
     painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -85,8 +85,8 @@ def paint_unbooked(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF
             painter.fillRect(QRectF(box.left(), box.bottom() - 1, box.width(), 2), theme().color("edge_used"))
 
 
-def paint_now_line(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
-    """1 px of ink."""
+def paint_now_line(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
+    """Paints the current time as a line 1 px wide."""
     if picture.now is None or not axis.starts[0] <= picture.now.timestamp() < axis.days[-1].end:
         return
     x = round(axis.x_of(picture.now.timestamp()))

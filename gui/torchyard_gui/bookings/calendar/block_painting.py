@@ -1,16 +1,18 @@
-"""Draws bookings: body, use and idleness, and as many words as there is room for."""
+"""Painting of bookings: body, use, idle time, and as much text as fits."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QFontMetricsF, QPainter
 
 from torchyard_core.booking.model import Booking, State
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.block_cache import Bodies
-from torchyard_gui.bookings.calendar.block_labels import Label, label_for
+from torchyard_gui.bookings.calendar.block_cache import BlockCache
 from torchyard_gui.bookings.calendar.blocks import Block, hue_of
-from torchyard_gui.bookings.calendar.display_list import Picture, Strip
+from torchyard_gui.bookings.calendar.display_list import DisplayList, Strip
 from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.icons import paint_state, pixmap
 from torchyard_gui.theme.theme import theme
@@ -20,18 +22,56 @@ Align = Qt.AlignmentFlag
 LINE = 15
 LEFT = Align.AlignLeft | Align.AlignVCenter
 RUNS_ON_X = 16
-"""How far the label of a narrow block may begin beside it."""
+"""Greatest distance in pixels at which the label of a narrow block begins beside it."""
+Measure = Callable[[str, bool], float]
+"""Returns the width of a text; the flag selects bold."""
+READABLE = 42
+"""Smallest width in pixels for a shortened title."""
+
+
+@dataclass(frozen=True)
+class BlockLabel:
+    """Texts of a block: `title` in bold, `more` below it or alone, `outside` beside a block that is too narrow."""
+
+    title: str = ""
+    more: str = ""
+    initial: str = ""
+    outside: str = ""
+
+
+def label_for(
+    width: float, height: float, title: str, person: str, gpus: str, ends: str, beside: float, measure: Measure
+) -> BlockLabel:
+    """Chooses the texts that fit into `width` and `height` in the block and `beside` pixels to its right."""
+    two_lines = height >= 2 * LINE + 2
+    below = _longest(width, (f"{person} · {gpus} · {ends}", f"{person} · {gpus}", person), measure)
+    if measure(title, True) <= width:
+        if two_lines:
+            return BlockLabel(title, below)
+        rest = _longest(width - measure(title, True) - 8, (f"{person} · {ends}", person), measure)
+        return BlockLabel(title, rest)
+    initial = person[:1]
+    if width >= READABLE and (two_lines or not below):
+        return BlockLabel(title, below if two_lines else "")
+    fits = initial if initial and measure(initial, True) <= width else ""
+    if beside >= READABLE:
+        return BlockLabel("", "", fits, title)
+    return BlockLabel("", below) if below else BlockLabel("", "", fits)
+
+
+def _longest(width: float, texts: tuple[str, ...], measure: Measure) -> str:
+    return next((text for text in texts if measure(text, False) <= width), "")
 
 
 class BlockPainter:
-    """Keeps what is dear to make: how wide texts are, pens, brushes. `forget` when the theme changes."""
+    """Paints blocks; caches text widths, pens and brushes. Call `forget` when the theme changes."""
 
     def __init__(self) -> None:
         self._widths: dict[tuple[str, bool], float] = {}
         self._hatch: QBrush | None = None
         self._metrics: tuple[QFontMetricsF, QFontMetricsF] | None = None
-        self._bodies = Bodies()
-        self._labels: dict[tuple[str, int], Label] = {}
+        self._bodies = BlockCache()
+        self._labels: dict[tuple[str, int], BlockLabel] = {}
         self._labelled: tuple[int, Axis] | None = None
 
     def forget(self) -> None:
@@ -42,7 +82,7 @@ class BlockPainter:
         self._metrics = None
 
     def measure(self, text: str, bold: bool) -> float:
-        """Of 12 px text."""
+        """Returns the width of 12 px text."""
         width = self._widths.get((text, bold))
         if width is None:
             if self._metrics is None:
@@ -53,13 +93,13 @@ class BlockPainter:
     def paint(
         self,
         painter: QPainter,
-        picture: Picture,
+        picture: DisplayList,
         axis: Axis,
         clip: QRectF,
         selected: str = "",
         lifted: str = "",
     ) -> None:
-        """`lifted` is being moved: its old place is pale."""
+        """Paints the blocks within `clip`; the block of `lifted`, which is being moved, is pale."""
         since, until = axis.starts[0], axis.days[-1].end
         for number, block in enumerate(picture.blocks):
             if block.top >= clip.bottom():
@@ -73,8 +113,8 @@ class BlockPainter:
             if pale:
                 painter.setOpacity(1.0)
 
-    def _beside(self, picture: Picture, block: Block, axis: Axis) -> float:
-        """How much is free to the right of a block, up to the next on its first lane."""
+    def _beside(self, picture: DisplayList, block: Block, axis: Axis) -> float:
+        """Returns the free width to the right of a block, up to the next one on its first lane."""
         right = axis.x_of(block.end)
         nearest = axis.width
         for other in picture.following(block):
@@ -82,7 +122,7 @@ class BlockPainter:
         return min(nearest - right - RUNS_ON_X, 120.0)
 
     def _block(
-        self, painter: QPainter, picture: Picture, axis: Axis, block: Block, strip: Strip, is_selected: bool
+        self, painter: QPainter, picture: DisplayList, axis: Axis, block: Block, strip: Strip, is_selected: bool
     ) -> None:
         look = theme()
         booking = block.booking
@@ -112,8 +152,8 @@ class BlockPainter:
             self._hatch = QBrush(theme().color("wait", 0.55), Qt.BrushStyle.BDiagPattern)
         return self._hatch
 
-    def _label(self, picture: Picture, axis: Axis, block: Block, width: float, height: float) -> Label:
-        """What is written in a block: found once, until calendar or days are others."""
+    def _label(self, picture: DisplayList, axis: Axis, block: Block, width: float, height: float) -> BlockLabel:
+        """Returns the label of a block, cached until the calendar or the shown days change."""
         if self._labelled != (id(picture), axis):
             self._labelled = (id(picture), axis)
             self._labels.clear()
@@ -126,15 +166,15 @@ class BlockPainter:
                 width,
                 height,
                 booking.title,
-                labels.name_of(booking.owner, picture.person),
+                labels.owner_name(booking.owner, picture.person),
                 self._gpus(block),
-                labels.ends(booking, picture.zone),
+                labels.end_text(booking, picture.zone),
                 0.0 if fits else self._beside(picture, block, axis),
                 self.measure,
             )
         return label
 
-    def _words(self, painter: QPainter, picture: Picture, axis: Axis, block: Block, room: QRectF) -> None:
+    def _words(self, painter: QPainter, picture: DisplayList, axis: Axis, block: Block, room: QRectF) -> None:
         look = theme()
         booking = block.booking
         marks = self._marks(booking, picture)
@@ -187,7 +227,7 @@ class BlockPainter:
             painter.drawText(QRectF(room.left() + 16, room.top() + 2 * LINE + 2, room.width() - 16, LINE), LEFT, note)
 
     def _base(self, box: QRectF) -> QPointF:
-        """Where 12 px text stands that is in the middle of a box: a third of the time of letting Qt lay it out."""
+        """Returns the baseline origin of centred 12 px text; three times as fast as Qt's own layout."""
         if self._metrics is None:
             self._metrics = QFontMetricsF(theme().font("small")), QFontMetricsF(theme().font("small_strong"))
         metrics = self._metrics[0]
@@ -199,7 +239,7 @@ class BlockPainter:
             return labels.slots_count(block.booking.gpus)
         return labels.translate("Bookings", "{count} of {all} GPUs").format(count=here, all=everywhere)
 
-    def _marks(self, booking: Booking, picture: Picture) -> list[str]:
+    def _marks(self, booking: Booking, picture: DisplayList) -> list[str]:
         marks = []
         if booking.run_id and picture.now is not None and booking.is_running(picture.now):
             marks.append("running")
@@ -215,6 +255,6 @@ class BlockPainter:
 
 
 def rect_of(block: Block, axis: Axis) -> QRectF:
-    """Where a block lies, in whole pixels; a pixel of air to the lanes above and below."""
+    """Returns the rectangle of a block in whole pixels, with 1 px left to the lanes above and below."""
     x, right = round(axis.x_of(block.start)), round(axis.x_of(block.end))
     return QRectF(x, block.top + 1, max(right - x - 1, 4), block.bottom - block.top - 3)

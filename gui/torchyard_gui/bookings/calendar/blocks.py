@@ -1,4 +1,4 @@
-"""What bookings look like in the lanes: adjacent lanes of one booking are one block. No Qt."""
+"""Bookings as blocks in the lanes: adjacent lanes of one booking form one block. No Qt."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from torchyard_gui.bookings.calendar.lanes import Lanes, Row
 
 HUES = 5
 SHORTEST_SHOWN = timedelta(minutes=5)
-"""Idle, or used without a booking: what is shorter is the noise of starting and stopping."""
+"""Shorter idle times, or uses without a booking, are noise of starting and stopping and are not shown."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A booking on neighbouring lanes. `top` and `bottom` are the lanes' own."""
+    """A booking on adjacent lanes, from the top of the first to the bottom of the last."""
 
     booking: Booking
     slots: tuple[Slot, ...]
     top: int
     bottom: int
     start: float
-    """Seconds since 1970, as all that is drawn."""
+    """Seconds since 1970, as for every drawn time."""
     end: float
 
 
 def is_shown(booking: Booking) -> bool:
-    """One that was cancelled before it began took nothing from anybody."""
+    """Whether a booking is shown: all but those cancelled before they began."""
     return booking.state is not State.CANCELLED and booking.until > booking.start
 
 
 def blocks_of(bookings: Iterable[Booking], lanes: Lanes) -> tuple[Block, ...]:
-    """The blocks of all bookings, from the top down."""
+    """Returns the blocks of all bookings, from top to bottom."""
     return from_the_top(block for booking in bookings for block in blocks_of_one(booking, lanes))
 
 
@@ -68,13 +68,16 @@ def _block(booking: Booking, rows: Sequence[Row]) -> Block:
 
 
 def hue_of(person: str) -> int:
-    """One of five colours; the same on every desktop."""
+    """Returns the number of an owner's colour, one of five, the same on every desktop."""
     return crc32(person.encode(), 55) % HUES
 
 
 def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
-    """How many of a folded host's slots are booked, for each time in which that is one number above 0. `booked`: the
-    times of each of its slots."""
+    """Returns how many slots of a folded host are booked, as (start, end, count) without zeros.
+
+    Args:
+        booked: The booked times of each slot.
+    """
     changes: dict[datetime, int] = defaultdict(int)
     for interval in booked:
         changes[interval.start] += 1
@@ -93,7 +96,7 @@ def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
 def free_now(
     slots: Iterable[Slot], bookings: Iterable[Booking], in_use: Collection[str], now: datetime
 ) -> tuple[int, int]:
-    """How many GPUs nobody has booked nor uses now, and how many there are. CPU slots are no GPUs."""
+    """Returns how many GPUs are neither booked nor in use now, and how many there are. CPU slots do not count."""
     booked = {gpu for one in bookings if one.start <= now < one.end and one.is_live for gpu in one.gpus}
     gpus = [slot.id for slot in slots if not slot.is_cpu]
     return sum(gpu not in booked and gpu not in in_use for gpu in gpus), len(gpus)
@@ -101,28 +104,28 @@ def free_now(
 
 @dataclass(frozen=True)
 class Usage:
-    """Actual use, laid beside the bookings."""
+    """Actual use beside the bookings."""
 
     used: Mapping[str, Sequence[Interval]]
     """By GPU, merged."""
     unbooked: Mapping[str, Sequence[Interval]]
-    """By GPU: in use, and booked by nobody."""
+    """By GPU: in use without a booking."""
     idle: Mapping[str, Sequence[Interval]]
-    """By booking: its time in which none of its GPUs was in use, as far as somebody looked."""
+    """By booking: times in which none of its GPUs was in use, as far as hosts were watched."""
 
 
 def usage_of(
     uses: Sequence[Use], bookings: Iterable[Booking], evidence: Iterable[IdleEvidence], now: datetime
 ) -> Usage:
-    """Compares use with bookings; see UsageSoFar."""
-    return UsageSoFar().of(uses, bookings, (), evidence, now)
+    """Compares use with bookings; see UsageBuilder."""
+    return UsageBuilder().of(uses, bookings, (), evidence, now)
 
 
-class UsageSoFar:
-    """Actual use beside the bookings. Each result is made from the last one: only what has changed is compared again.
+class UsageBuilder:
+    """Computes Usage incrementally: only what changed since the last result is compared again.
 
-    Hosts are not watched all the time, and what was not seen is not idle. So idle is: what an agent reports as idle,
-    the whole of a booking that was never used, and gaps between two uses that were seen on the same host.
+    Hosts are not watched all the time, and unwatched time does not count as idle. Idle time is what an agent reports as
+    idle, the whole of a booking that was never used, and gaps between two uses seen on the same host.
     """
 
     def __init__(self) -> None:
@@ -139,7 +142,7 @@ class UsageSoFar:
 
     @property
     def booked(self) -> Mapping[str, Mapping[str, Interval]]:
-        """By GPU and booking: the times of the bookings that are shown."""
+        """Returns the times of the shown bookings, by GPU and booking."""
         return self._booked
 
     def of(
@@ -150,7 +153,8 @@ class UsageSoFar:
         evidence: Iterable[IdleEvidence],
         now: datetime,
     ) -> Usage:
-        """`come` and `gone`: the bookings of now that were not among those of the last call, and the reverse."""
+        """Returns the usage for the current bookings; `come` and `gone` are those added and removed since the last
+        call."""
         is_new = uses is not self._uses
         if is_new:
             self._take_uses(uses)
@@ -182,7 +186,7 @@ class UsageSoFar:
         self._used = {gpu: merge(times) for gpu, times in by_gpu.items()}
 
     def _move(self, come: Iterable[Booking], gone: Iterable[Booking]) -> set[str]:
-        """Keeps the bookings, by GPU too. The GPUs of which they have changed."""
+        """Updates the bookings and their index by GPU; returns the GPUs whose bookings changed."""
         gpus: set[str] = set()
         for booking in gone:
             self._bookings.pop(booking.id, None)
@@ -212,7 +216,7 @@ class UsageSoFar:
 
 
 def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
-    """Those of `times`, sorted and apart from each other, that touch `within`."""
+    """Returns the intervals of `times`, which are sorted and disjoint, that touch `within`."""
     first = bisect_right(times, within.start, key=_start)
     return times[max(first - 1, 0) : bisect_right(times, within.end, key=_start)]
 
@@ -226,7 +230,7 @@ def _long(times: Iterable[Interval]) -> list[Interval]:
 
 
 def strip_of(block: Block, used: Mapping[str, Sequence[Interval]]) -> tuple[tuple[float, float, float], ...]:
-    """When the block's lanes were in use, and what share of them: (start, end, share above 0)."""
+    """Returns when the block's lanes were in use, and what share of them: (start, end, share above 0)."""
     changes: dict[float, int] = defaultdict(int)
     for slot in block.slots:
         for interval in touching(block.booking.interval, used.get(slot.id, ())):

@@ -1,4 +1,4 @@
-"""The sheet that the calendar is drawn on: where its lanes and hours lie in the view, and how far it is scrolled."""
+"""Geometry of the calendar: positions of lanes and hours in the view, and scrolling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtCore import QPoint, QPointF
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QAbstractScrollArea, QWidget
 
-from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.lanes import Row
 from torchyard_gui.bookings.calendar.overlays import Box, boxes_of
@@ -17,18 +17,18 @@ from torchyard_gui.bookings.calendar.time_axis import Axis, Span, axis_of
 from torchyard_gui.theme.tokens import METRICS as M
 
 
-class Sheet(QAbstractScrollArea):
-    """All its days fit across; lanes scroll below the headings. Positions are the viewport's."""
+class CalendarGeometry(QAbstractScrollArea):
+    """Scroll area that fits all days across; lanes scroll below the headings. Positions are in viewport pixels."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
-        self.picture = Picture()
+        self.picture = DisplayList()
         self.span: Span = "week"
         self.day = date.today()
         self.axis: Axis = axis_of("week", self.day, "UTC", 700)
 
-    def set_picture(self, picture: Picture) -> None:
-        """Another state of the calendar."""
+    def set_picture(self, picture: DisplayList) -> None:
+        """Replaces the displayed calendar."""
         is_new_zone = picture.zone != self.axis.zone
         self.picture = picture
         if is_new_zone:
@@ -52,7 +52,7 @@ class Sheet(QAbstractScrollArea):
         return self.picture.lanes.lanes
 
     def boxes(self, gpus: Sequence[str], start: float, end: float) -> tuple[Box, ...]:
-        """A group of GPUs at a time, as few boxes."""
+        """Returns the boxes of GPUs at a time, adjacent lanes merged."""
         return boxes_of(gpus, start, end, self.picture.lanes)
 
     def gpus_of(self, cursor: Cursor) -> tuple[str, ...]:
@@ -60,11 +60,11 @@ class Sheet(QAbstractScrollArea):
         return tuple(rows[number].slots[0].id for number in cursor.lanes if number < len(rows))
 
     def in_lanes(self, position: QPoint) -> QPointF:
-        """From the first lane's first moment."""
+        """Returns the position relative to the start of the first lane."""
         return QPointF(position.x() - M.lane_header, self._content_y(position))
 
     def show_rows(self, top: int, bottom: int) -> None:
-        """Scrolls no further than it takes to see them."""
+        """Scrolls as little as needed to show the rows from `top` to `bottom`."""
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():
             bar.setValue(max(0, top - M.host_row))

@@ -1,4 +1,4 @@
-"""Draws a calendar as it lies still: told what to draw, it knows nothing of mouse or keys."""
+"""Painting of the static calendar, without input state."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from PySide6.QtGui import QPainter
 
 from torchyard_gui.bookings.calendar.background_painting import (
     paint_folded,
-    paint_ground,
+    paint_grid,
     paint_now_line,
     paint_unbooked,
 )
 from torchyard_gui.bookings.calendar.block_painting import BlockPainter
-from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.header_painting import paint_corner, paint_days, paint_hosts
 from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarPainter:
-    """Keeps what is dear to make. `forget` when the theme changes."""
+    """Paints the calendar with cached resources. Call `forget` when the theme changes."""
 
     def __init__(self) -> None:
         self.blocks = BlockPainter()
@@ -30,7 +30,7 @@ class CalendarPainter:
     def paint(
         self,
         painter: QPainter,
-        picture: Picture,
+        picture: DisplayList,
         axis: Axis,
         rect: QRectF,
         scrolled: int,
@@ -39,8 +39,13 @@ class CalendarPainter:
         lifted: str = "",
         marked: range = range(0),
     ) -> None:
-        """The part of the view that `rect` is. `selected` and `lifted` are bookings, `marked` the lanes that the
-        keyboard is on."""
+        """Paints the part of the view within `rect`.
+
+        Args:
+            selected: ID of the selected booking.
+            lifted: ID of the booking that is being moved.
+            marked: Lanes of the keyboard cursor.
+        """
         down = M.days_header - scrolled
         body = QRectF(M.lane_header, M.days_header, rect.right() - M.lane_header, rect.bottom() - M.days_header)
         body = body.intersected(rect)
@@ -49,7 +54,7 @@ class CalendarPainter:
             painter.setClipRect(body)
             painter.translate(M.lane_header, down)
             clip = body.translated(-M.lane_header, -down)
-            paint_ground(painter, picture, axis, clip)
+            paint_grid(painter, picture, axis, clip)
             paint_folded(painter, picture, axis, clip)
             self.blocks.paint(painter, picture, axis, clip, selected, lifted)
             paint_unbooked(painter, picture, axis, clip)

@@ -1,11 +1,11 @@
-"""The calendar itself: one painted surface. Says what is wanted by signals, and changes nothing.
+"""The calendar widget. Emits requests as signals and changes no booking.
 
-Drawn straight, without an item for each booking: of 256 lanes only those in sight are painted.
+It paints directly, without an item per booking: of 256 lanes only the visible ones are painted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 
 from PySide6.QtCore import QEvent, QPoint, QRectF, Qt, Signal
@@ -24,57 +24,56 @@ from PySide6.QtWidgets import QAbstractScrollArea, QToolTip, QWidget
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings.calendar.blocks import Block
-from torchyard_gui.bookings.calendar.calendar_geometry import Sheet
+from torchyard_gui.bookings.calendar.calendar_geometry import CalendarGeometry
 from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter
-from torchyard_gui.bookings.calendar.display_list import Picture, rows_changed
+from torchyard_gui.bookings.calendar.calendar_target import Refuse
+from torchyard_gui.bookings.calendar.display_list import DisplayList, rows_changed
 from torchyard_gui.bookings.calendar.hit_testing import block_at, block_under, first_cursor
-from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyedEdit
-from torchyard_gui.bookings.calendar.keyboard_input import Keys
-from torchyard_gui.bookings.calendar.mouse_input import Mouse, is_left
-from torchyard_gui.bookings.calendar.overlays import Ghost, fit_ghosts, paint_cursor, paint_ghosts
-from torchyard_gui.bookings.calendar.snapshot_cache import Still
+from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyboardEdit
+from torchyard_gui.bookings.calendar.keyboard_input import KeyboardInput
+from torchyard_gui.bookings.calendar.mouse_input import MouseInput, is_left
+from torchyard_gui.bookings.calendar.overlays import Overlay, fit_overlays, paint_cursor, paint_overlays
+from torchyard_gui.bookings.calendar.snapshot_cache import SnapshotCache
 from torchyard_gui.bookings.calendar.time_axis import Span
-from torchyard_gui.bookings.calendar.tooltips import DragTip, told_cursor, told_of, told_times
+from torchyard_gui.bookings.calendar.tooltips import DragTooltip, booking_tooltip, cursor_description, times_tooltip
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 
-Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
 
-
-class Surface(Sheet):
-    """`set_picture` and `set_days` say what is shown; `refuse` is asked while something is dragged."""
+class CalendarView(CalendarGeometry):
+    """The calendar: painting, selection, and input by mouse and keyboard. `refuse` validates what is dragged."""
 
     book_wanted = Signal(tuple, float, float)
     """GPUs, start, end."""
     change_wanted = Signal(object, tuple, float, float)
     """A Booking, and its new GPUs, start and end."""
     refused = Signal(str)
-    """What was dropped, or keyed, cannot be: the reason."""
+    """The reason why a dropped or typed change is refused."""
     selected = Signal(str)
-    """A booking's id, or "" for none."""
+    """A booking's ID, or "" for none."""
     activated = Signal(str)
     fold_wanted = Signal(str)
     step_wanted = Signal(int)
-    """To the next (1) or previous (-1) days."""
+    """1 for the next days, -1 for the previous ones."""
     fit_wanted = Signal(int)
-    """A fit was clicked, or Enter pressed on it: its number, from 0."""
+    """The number, from 0, of a fit that was clicked or confirmed with Enter."""
     context_requested = Signal(QPoint)
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
         self.refuse: Refuse = lambda gpus, start, end, of: ""
         self.cursor_: Cursor | None = None
-        self.edit: KeyedEdit | None = None
+        self.edit: KeyboardEdit | None = None
         self.fits: tuple[Fit, ...] = ()
         self.chosen_fit = 0
         self._selected = ""
-        self._ghost: Ghost | None = None
-        self._mouse = Mouse(self)
-        self.still = Still(self.viewport(), self._paint_still)
+        self._ghost: Overlay | None = None
+        self._mouse = MouseInput(self)
+        self.still = SnapshotCache(self.viewport(), self._paint_still)
         self._painter = CalendarPainter()
-        self._keys = Keys(self)
-        self.tip = DragTip(self.viewport())
+        self._keys = KeyboardInput(self)
+        self.tip = DragTooltip(self.viewport())
         self.setFrameShape(QAbstractScrollArea.Shape.NoFrame)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -89,10 +88,10 @@ class Surface(Sheet):
         self.viewport().setAccessibleName(self.accessibleName())
         theme().changed.connect(self._theme_changed)
 
-    # -- for the page
+    # -- called by the page
 
-    def set_picture(self, picture: Picture) -> None:
-        """Another state of the calendar; a gesture under way goes on in it."""
+    def set_picture(self, picture: DisplayList) -> None:
+        """Replaces the displayed calendar; a gesture in progress continues in it."""
         rows = rows_changed(self.picture, picture)
         shown = self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()
         super().set_picture(picture)
@@ -112,34 +111,34 @@ class Surface(Sheet):
         self._refresh()
 
     def set_fits(self, fits: Sequence[Fit], chosen: int = 0) -> None:
-        """Numbered ghosts; none takes them away."""
+        """Shows numbered proposals; an empty sequence removes them."""
         self.fits, self.chosen_fit = tuple(fits), chosen
         self._refresh()
 
     @property
     def selection(self) -> str:
-        """The selected booking's id, or ""."""
+        """The selected booking's ID, or ""."""
         return self._selected
 
     @property
     def gesture(self) -> Gesture | None:
-        """What is under way by the mouse."""
+        """The mouse gesture in progress."""
         return self._mouse.gesture
 
     @property
-    def ghost(self) -> Ghost | None:
-        """What is held, by hand or keys."""
+    def ghost(self) -> Overlay | None:
+        """The preview of a drag or a keyboard edit."""
         return self._ghost
 
     def select(self, booking_id: str) -> None:
-        """Selects a booking and brings it into sight."""
+        """Selects a booking and scrolls to it."""
         self.select_quietly(booking_id)
         block = next((one for one in self.picture.blocks if one.booking.id == booking_id), None)
         if block is not None:
             self.show_rows(block.top, block.bottom)
 
     def show_fit(self, number: int) -> None:
-        """Makes a fit the chosen one, and brings it into sight."""
+        """Makes a fit the chosen one and scrolls to it."""
         self.chosen_fit = number
         boxes = self.boxes(self.fits[number].gpus, 0, 0)
         if boxes:
@@ -147,40 +146,40 @@ class Surface(Sheet):
         self._refresh()
 
     def cancel(self) -> bool:
-        """Esc: leaves what is under way. Whether there was something."""
+        """Ends the gesture, edit or cursor in progress; returns whether there was one."""
         was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
         if self._mouse.cancel():
-            pass  # what the hand held is let go of first
+            pass  # A gesture is ended before a keyboard edit.
         elif self.edit is not None:
             self.edit = None
-            self.let_go()
+            self.end_preview()
         else:
             self.cursor_ = None
         self._mouse.leave()
         self._refresh()
         return was
 
-    # -- what gestures and keys ask (see gestures/ground.py)
+    # -- CalendarTarget
 
-    def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
+    def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         reason = self.refuse(gpus, start, end, of)
-        caption = told_times(gpus, start, end, self.picture, self.axis.zone)
-        self._ghost = Ghost(self.boxes(gpus, start, end), caption, reason)
+        caption = times_tooltip(gpus, start, end, self.picture, self.axis.zone)
+        self._ghost = Overlay(self.boxes(gpus, start, end), caption, reason)
         self.tip.say(f"{caption}\n{reason}" if reason else caption, at, is_bad=bool(reason))
         self.viewport().update()
         return reason
 
-    def let_go(self) -> None:
+    def end_preview(self) -> None:
         self._ghost = None
         self.tip.hide()
         self.viewport().update()
 
     def block_of(self, cursor: Cursor) -> Block | None:
-        """The booking that the keyboard is on."""
+        """Returns the block at the keyboard cursor."""
         return block_under(cursor, self.picture)
 
     def set_cursor(self, cursor: Cursor | None) -> None:
-        """Puts the keyboard there, and the booking that it is on into the selection."""
+        """Moves the keyboard cursor and selects the booking below it."""
         self.cursor_ = cursor
         if cursor is not None and self.picture.lanes.lanes:
             rows = [self.picture.lanes.lanes[number] for number in cursor.lanes]
@@ -191,18 +190,18 @@ class Surface(Sheet):
         self._refresh()
 
     def first_cursor(self) -> Cursor:
-        """Where the keyboard begins: on the selected booking, else at the next hour."""
+        """Returns where the keyboard begins: on the selected booking, else at the next hour."""
         return first_cursor(self.picture, self.axis, self._selected)
 
-    def hold_keyed(self) -> None:
-        """Shows what the keys have made of a booking."""
+    def preview_edit(self) -> None:
+        """Previews the keyboard edit."""
         if self.edit is not None:
             edit = self.edit
             boxes = self.boxes(edit.booking.gpus, edit.start, edit.end)
             at = QPoint(M.lane_header, M.days_header)
             if boxes:
                 at += QPoint(int(self.axis.x_of(edit.start)), boxes[0][1] - self.verticalScrollBar().value())
-            edit.reason = self.hold(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
+            edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
     # -- mouse
 
@@ -257,7 +256,7 @@ class Surface(Sheet):
         self._paint_moving(painter)
 
     def paint_all(self, painter: QPainter, height: int | None = None) -> None:
-        """Everything at once, lanes out of sight too: for pictures, and for measuring."""
+        """Paints all lanes, visible or not, for screenshots and measurements."""
         rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
         self._paint_still(painter, rect, scroll=0 if height else None)
 
@@ -274,7 +273,7 @@ class Surface(Sheet):
         )
 
     def _paint_moving(self, painter: QPainter) -> None:
-        ghosts = list(fit_ghosts(self.fits, self.picture.lanes, self.chosen_fit)) if self.fits else []
+        ghosts = list(fit_overlays(self.fits, self.picture.lanes, self.chosen_fit)) if self.fits else []
         if self._ghost is not None:
             ghosts.append(self._ghost)
         shows_cursor = self.cursor_ is not None and self.hasFocus() and self.gesture is None
@@ -283,7 +282,7 @@ class Surface(Sheet):
         painter.save()
         painter.setClipRect(self.viewport().rect().adjusted(M.lane_header, M.days_header, 0, 0))
         painter.translate(M.lane_header, M.days_header - self.verticalScrollBar().value())
-        paint_ghosts(painter, ghosts, self.axis)
+        paint_overlays(painter, ghosts, self.axis)
         if shows_cursor and self.cursor_ is not None:
             gpus = self.gpus_of(self.cursor_)
             paint_cursor(painter, self.boxes(gpus, self.cursor_.start, self.cursor_.end), self.axis)
@@ -302,48 +301,48 @@ class Surface(Sheet):
 
     def viewportEvent(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
-            text = self.told_at(event.pos())
+            text = self.tooltip_at(event.pos())
             QToolTip.showText(event.globalPos(), text, self.viewport())
             return True
         if event.type() == QEvent.Type.Leave:
             self._mouse.leave()
         return super().viewportEvent(event)
 
-    def told_at(self, position: QPoint) -> str:
-        """What hovering says: of a booking all, of headings the zone."""
+    def tooltip_at(self, position: QPoint) -> str:
+        """Returns the tool tip at a position: a booking's details, or the zone over the headings."""
         if position.y() < M.days_header:
             return self.tr("Times are of {zone}").format(zone=self.axis.zone)
         block = self.block_at(position)
         if block is None or self.gesture is not None:
             return ""
-        return self.told_of(block.booking)
+        return self.booking_tooltip(block.booking)
 
-    def told_of(self, booking: Booking) -> str:
-        """A booking in full, with its zone."""
-        return told_of(booking, self.picture, self.axis.zone)
+    def booking_tooltip(self, booking: Booking) -> str:
+        """Returns a booking's details with its zone."""
+        return booking_tooltip(booking, self.picture, self.axis.zone)
 
     def block_at(self, position: QPoint) -> Block | None:
-        """The booking under the mouse."""
+        """Returns the block at a viewport position."""
         if position.x() < M.lane_header or position.y() < M.days_header:
             return None
         return block_at(self.picture, self.axis, self.in_lanes(position))
 
-    # -- inside
+    # -- helpers
 
     def select_quietly(self, booking_id: str) -> None:
-        """Selects without scrolling there."""
+        """Selects a booking without scrolling to it."""
         if booking_id != self._selected:
             self._selected = booking_id
             self.selected.emit(booking_id)
             self._refresh()
 
     def _describe(self) -> None:
-        """Tells a screen reader where the keyboard is."""
+        """Updates the accessible description from the keyboard cursor."""
         cursor = self.cursor_
         if cursor is not None:
             block = self.block_of(cursor)
             self.setAccessibleDescription(
-                told_cursor(cursor, self.gpus_of(cursor), block, self.picture, self.axis.zone)
+                cursor_description(cursor, self.gpus_of(cursor), block, self.picture, self.axis.zone)
             )
 
     def _theme_changed(self) -> None:

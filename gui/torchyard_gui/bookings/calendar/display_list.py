@@ -1,4 +1,4 @@
-"""All that is drawn of a calendar, put together once for each change of it, not for each repaint."""
+"""Everything drawn of a calendar, computed once per change and not per repaint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageSoFar, blocks_of_one, steps, strip_of
+from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageBuilder, blocks_of_one, steps, strip_of
 from torchyard_gui.bookings.calendar.lanes import LANE, Lanes, lanes_of, short_model
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import Seen
@@ -21,8 +21,8 @@ Strip = tuple[tuple[float, float, float], ...]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """`strips` go with `blocks` by number; `paled` are bookings that the filter does not mean."""
+class DisplayList:
+    """Values to draw. `strips` go with `blocks` by index; `paled` are bookings outside the filter."""
 
     lanes: Lanes = field(default_factory=lambda: lanes_of(()))
     blocks: tuple[Block, ...] = ()
@@ -31,19 +31,19 @@ class Picture:
     folded: Mapping[str, tuple[tuple[Interval, int], ...]] = field(default_factory=dict)
     paled: frozenset[str] = frozenset()
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By booking: what agents say of its idleness."""
+    """By booking: the agents' note about its idle time."""
     states: Mapping[str, str] = field(default_factory=dict)
     """By host: the mark of its state."""
     asides: Mapping[str, str] = field(default_factory=dict)
-    """By host: its GPUs' model, or its cores."""
+    """By host: its GPU model, or its number of cores."""
     person: str = ""
     zone: str = "UTC"
     now: datetime | None = None
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    """The blocks on each lane, by the lane's top, by start."""
+    """The blocks on each lane by start, by the lane's top."""
 
     def following(self, block: Block) -> tuple[Block, ...]:
-        """The next block on the block's first lane, if there is one."""
+        """Returns the next block on the block's first lane, if there is one."""
         lane = self.by_lane.get(block.top, ())
         number = bisect_left(lane, block.end, key=_start)
         return lane[number : number + 1]
@@ -60,16 +60,16 @@ def picture_of(
     chosen: Filter,
     states: Mapping[str, str],
     cores: Mapping[str, int],
-) -> Picture:
-    """`states` and `cores` are the fleet's, by host."""
-    return Pictures().of(seen, now, folded, chosen, states, cores)
+) -> DisplayList:
+    """Builds a display list from scratch; `states` and `cores` are those of the fleet, by host."""
+    return DisplayListBuilder().of(seen, now, folded, chosen, states, cores)
 
 
-class Pictures:
-    """Pictures of one calendar, each made from the last one: a change of one booking costs what that one costs."""
+class DisplayListBuilder:
+    """Builds display lists incrementally: a change of one booking costs only that booking."""
 
     def __init__(self) -> None:
-        self._usage = UsageSoFar()
+        self._usage = UsageBuilder()
         self._bookings: tuple[Booking, ...] = ()
         self._of_lanes: tuple[tuple[Slot, ...], frozenset[str]] | None = None
         self._lanes = lanes_of(())
@@ -78,7 +78,7 @@ class Pictures:
         self._own: dict[str, list[Block]] = {}
         """By booking."""
         self._blocks: list[tuple[Block, Strip]] = []
-        """All, as they are drawn."""
+        """All blocks, in drawing order."""
         self._by_lane: dict[int, tuple[Block, ...]] = {}
         self._paled: set[str] = set()
         self._folded: dict[str, tuple[tuple[Interval, int], ...]] = {}
@@ -93,8 +93,8 @@ class Pictures:
         chosen: Filter,
         states: Mapping[str, str],
         cores: Mapping[str, int],
-    ) -> Picture:
-        """As picture_of()."""
+    ) -> DisplayList:
+        """Builds the next display list; see `build_display_list`."""
         slots = chosen.slots(seen.slots)
         same = self._of_lanes == (slots, folded)
         if not same:
@@ -113,7 +113,7 @@ class Pictures:
         self._fold({gpu for booking in (*come, *gone) for gpu in booking.gpus})
         if self._of_asides != (lanes, cores):
             self._of_asides, self._asides = (lanes, cores), _asides(lanes, cores)
-        return Picture(
+        return DisplayList(
             lanes=lanes,
             blocks=tuple(block for block, _ in self._blocks),
             strips=tuple(strip for _, strip in self._blocks),
@@ -157,7 +157,7 @@ class Pictures:
                 del self._by_lane[top]
 
     def _fold(self, changed: Collection[str]) -> None:
-        """What is booked of folded hosts; `changed` are the GPUs whose bookings are others than in the last picture."""
+        """Recomputes the steps of folded hosts; `changed` are the GPUs whose bookings changed."""
         before, self._folded = self._folded, {}
         for row in self._lanes.rows:
             if row.kind != "folded":
@@ -175,7 +175,7 @@ _NONE: Mapping[str, Interval] = {}
 
 
 def _difference(before: Sequence[Booking], after: Sequence[Booking]) -> tuple[list[Booking], list[Booking]]:
-    """The bookings that have come and those that have gone. One that has changed is another one: it is in both."""
+    """Returns the bookings added and removed; a changed booking is in both."""
     if before is after:
         return [], []
     old, new = set(map(id, before)), set(map(id, after))
@@ -188,17 +188,17 @@ def _place(drawn: tuple[Block, Strip]) -> tuple[int, float, str]:
 
 
 def _tops(block: Block) -> range:
-    """Of the lanes that it covers."""
+    """Returns the tops of the lanes that a block covers."""
     return range(block.top, block.bottom, LANE)
 
 
-def rows_changed(before: Picture, after: Picture) -> list[tuple[int, int]] | None:
-    """Top and bottom of what is to be drawn again; None where that may be anything."""
+def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int]] | None:
+    """Returns (top, bottom) of the rows to repaint, or None for everything."""
     same = ("states", "asides", "notes", "person", "zone")
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
-        return None  # what is written on blocks tells of the time
+        return None  # Block texts depend on the time.
     if any(getattr(before, name) != getattr(after, name) for name in same):
         return None
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}
@@ -216,7 +216,7 @@ def _minute(moment: datetime) -> int:
 
 
 def mark_of(state: str) -> str:
-    """A host's state, by the names of `paint_state`."""
+    """Returns a host state's mark, by the names of `paint_state`."""
     return {"ready": "ok", "degraded": "warning", "unknown": "unknown"}.get(state, "failed")
 
 
@@ -231,7 +231,7 @@ def _notes(seen: Seen, now: datetime) -> dict[str, str]:
             continue
         when = labels.clock(found.frees_at, seen.zone)
         if found.verdict is Verdict.WARN:
-            idle = labels.length((now - max(evidence.idle_since, booking.start)).total_seconds())
+            idle = labels.duration_text((now - max(evidence.idle_since, booking.start)).total_seconds())
             notes[booking.id] = labels.translate("Bookings", "idle {time}, frees {when}").format(time=idle, when=when)
         else:
             notes[booking.id] = labels.translate("Bookings", "would have freed {when}").format(when=when)

@@ -1,15 +1,14 @@
-"""Moving a booking to another time, and to other lanes, all its GPUs together."""
+"""Mouse gestures of the calendar: draw, move and resize a booking."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 
 from torchyard_core.booking.model import Booking
-from torchyard_gui.bookings.calendar.lanes import Row
+from torchyard_gui.bookings.calendar.calendar_target import GestureTarget
 from torchyard_gui.bookings.calendar.time_axis import STEP_S, snapped
 from torchyard_gui.widgets.gesture import Gesture
 
@@ -17,21 +16,21 @@ Change = Callable[[Booking, tuple[str, ...], float, float], None]
 
 
 class MoveBooking(Gesture):
-    """Begins as a press on a booking; carries it from the first pixels that are more than a shaky hand."""
+    """Moves a booking in time and across lanes, all its GPUs together. Starts beyond the drag distance."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
     def __init__(
-        self, ground: Ground, booking: Booking, position: QPoint, change: Change, refused: Callable[[str], None]
+        self, target: GestureTarget, booking: Booking, position: QPoint, change: Change, refused: Callable[[str], None]
     ):
-        self._ground = ground
+        self._target = target
         self.booking = booking
         self._from = position
         self._change = change
         self._refused = refused
-        self._grip = ground.second_at(position)
-        self._lanes = [row.slots[0].id for row in ground.lane_rows()]
-        self._lane = _number(self._lanes, ground, position)
+        self._grip = target.second_at(position)
+        self._lanes = [row.slots[0].id for row in target.lane_rows()]
+        self._lane = _number(self._lanes, target, position)
         self._held: tuple[tuple[str, ...], float, float] | None = None
         self._reason = ""
 
@@ -39,17 +38,17 @@ class MoveBooking(Gesture):
         if self._held is None and (position - self._from).manhattanLength() < QApplication.startDragDistance():
             return
         start, end = self.booking.start.timestamp(), self.booking.end.timestamp()
-        shift = snapped(start + self._ground.second_at(position) - self._grip) - start
-        held = self._shifted(_number(self._lanes, self._ground, position) - self._lane), start + shift, end + shift
+        shift = snapped(start + self._target.second_at(position) - self._grip) - start
+        held = self._shifted(_number(self._lanes, self._target, position) - self._lane), start + shift, end + shift
         if held != self._held:
             self._held = held
             changes = held != (self.booking.gpus, start, end)
-            self._reason = self._ground.hold(*held, self.booking, position) if changes else ""
+            self._reason = self._target.show_preview(*held, self.booking, position) if changes else ""
             if not changes:
-                self._ground.let_go()
+                self._target.end_preview()
 
     def _shifted(self, lanes: int) -> tuple[str, ...]:
-        """The GPUs so many lanes further down; GPUs of folded hosts stay, and no lane goes beyond the last."""
+        """Returns the GPUs `lanes` further down; GPUs of folded hosts stay, and no lane leaves the calendar."""
         numbers = {gpu: self._lanes.index(gpu) for gpu in self.booking.gpus if gpu in self._lanes}
         if not numbers:
             return self.booking.gpus
@@ -59,7 +58,7 @@ class MoveBooking(Gesture):
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
-        self._ground.let_go()
+        self._target.end_preview()
         here = (self.booking.gpus, self.booking.start.timestamp(), self.booking.end.timestamp())
         if self._held is None or self._held == here:
             return
@@ -69,29 +68,29 @@ class MoveBooking(Gesture):
             self._change(self.booking, *self._held)
 
     def cancel(self) -> None:
-        self._ground.let_go()
+        self._target.end_preview()
 
 
-def _number(lanes: list[str], ground: Ground, position: QPoint) -> int:
-    row = ground.lane_at(position)
+def _number(lanes: list[str], target: GestureTarget, position: QPoint) -> int:
+    row = target.lane_at(position)
     return lanes.index(row.slots[0].id) if row is not None else 0
 
 
 class ResizeBooking(Gesture):
-    """Begins as a press on an end of a booking: its start, or its end."""
+    """Moves the start or the end of a booking."""
 
     cursor = Qt.CursorShape.SizeHorCursor
 
     def __init__(
         self,
-        ground: Ground,
+        target: GestureTarget,
         booking: Booking,
         at_start: bool,
         position: QPoint,
         change: Change,
         refused: Callable[[str], None],
     ):
-        self._ground = ground
+        self._target = target
         self.booking = booking
         self._at_start = at_start
         self._from = position
@@ -104,15 +103,15 @@ class ResizeBooking(Gesture):
         if self._held is None and (position - self._from).manhattanLength() < QApplication.startDragDistance():
             return
         start, end = self.booking.start.timestamp(), self.booking.end.timestamp()
-        edge = snapped(self._ground.second_at(position))
+        edge = snapped(self._target.second_at(position))
         held = (min(edge, end - STEP_S), end) if self._at_start else (start, max(edge, start + STEP_S))
         if held != self._held:
             self._held = held
-            self._reason = self._ground.hold(self.booking.gpus, *held, self.booking, position)
+            self._reason = self._target.show_preview(self.booking.gpus, *held, self.booking, position)
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
-        self._ground.let_go()
+        self._target.end_preview()
         if self._held is None or self._held == (self.booking.start.timestamp(), self.booking.end.timestamp()):
             return
         if self._reason:
@@ -121,32 +120,32 @@ class ResizeBooking(Gesture):
             self._change(self.booking, self.booking.gpus, *self._held)
 
     def cancel(self) -> None:
-        self._ground.let_go()
+        self._target.end_preview()
 
 
 Book = Callable[[tuple[str, ...], float, float], None]
 
 
 class DrawBooking(Gesture):
-    """Begins as a press on free time; a press alone puts the keyboard there (`clicked`)."""
+    """Draws a new booking on free time; a press without a drag calls `clicked`."""
 
     cursor = Qt.CursorShape.CrossCursor
 
     def __init__(
         self,
-        ground: Ground,
+        target: GestureTarget,
         position: QPoint,
         book: Book,
         refused: Callable[[str], None],
         clicked: Callable[[QPoint], None],
     ):
-        self._ground = ground
+        self._target = target
         self._from = position
         self._book = book
         self._refused = refused
         self._clicked = clicked
-        self._anchor = ground.lane_at(position)
-        self._begin = ground.second_at(position)
+        self._anchor = target.lane_at(position)
+        self._begin = target.second_at(position)
         self._drawn: tuple[tuple[str, ...], float, float] | None = None
         self._reason = ""
 
@@ -155,19 +154,19 @@ class DrawBooking(Gesture):
             return
         if self._drawn is None and (position - self._from).manhattanLength() < QApplication.startDragDistance():
             return
-        lane = self._ground.lane_at(position) or self._anchor
+        lane = self._target.lane_at(position) or self._anchor
         top, bottom = sorted((self._anchor.top, lane.top))
-        gpus = tuple(row.slots[0].id for row in self._ground.lane_rows() if top <= row.top <= bottom)
-        first, last = sorted((snapped(self._begin), snapped(self._ground.second_at(position))))
+        gpus = tuple(row.slots[0].id for row in self._target.lane_rows() if top <= row.top <= bottom)
+        first, last = sorted((snapped(self._begin), snapped(self._target.second_at(position))))
         drawn = gpus, first, max(last, first + STEP_S)
         if drawn != self._drawn:
-            # Asked once a quarter of an hour and lane, not once a pixel.
+            # The refusal is computed once per quarter of an hour and lane, not once per pixel.
             self._drawn = drawn
-            self._reason = self._ground.hold(*drawn, None, position)
+            self._reason = self._target.show_preview(*drawn, None, position)
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
-        self._ground.let_go()
+        self._target.end_preview()
         if self._drawn is None:
             self._clicked(position)
         elif self._reason:
@@ -176,20 +175,4 @@ class DrawBooking(Gesture):
             self._book(*self._drawn)
 
     def cancel(self) -> None:
-        self._ground.let_go()
-
-
-class Ground(Protocol):
-    """The calendar, to a gesture. Positions are the viewport's, times seconds since 1970."""
-
-    def second_at(self, position: QPoint) -> float: ...
-
-    def lane_at(self, position: QPoint) -> Row | None: ...
-
-    def lane_rows(self) -> Sequence[Row]: ...
-
-    def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
-        """Shows what is held, with its times or the reason why it cannot be; returns that reason."""
-
-    def let_go(self) -> None:
-        """Nothing is held any more."""
+        self._target.end_preview()

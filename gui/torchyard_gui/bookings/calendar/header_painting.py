@@ -1,4 +1,4 @@
-"""The headings: days and hours across, hosts and lanes down, and the zone where they meet."""
+"""Painting of the headings: days and hours across, hosts and lanes down, and the zone in the corner."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter
 
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.lanes import Row
 from torchyard_gui.bookings.calendar.time_axis import Axis, local_day, zone_mark
 from torchyard_gui.theme.icons import paint_state, pixmap
@@ -19,8 +19,8 @@ Align = Qt.AlignmentFlag
 LEFT = Align.AlignLeft | Align.AlignVCenter
 
 
-def paint_days(painter: QPainter, picture: Picture, axis: Axis, rect: QRectF) -> None:
-    """Days and hours across. The origin is the first day's left border, at the top."""
+def paint_days(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRectF) -> None:
+    """Paints days and hours. The origin is the top left of the first day."""
     look = theme()
     painter.fillRect(rect, look.color("s1"))
     today = local_day(picture.now, axis.zone) if picture.now else None
@@ -51,7 +51,7 @@ def paint_days(painter: QPainter, picture: Picture, axis: Axis, rect: QRectF) ->
     painter.drawLine(QPointF(rect.left(), rect.bottom() - 0.5), QPointF(rect.right(), rect.bottom() - 0.5))
 
 
-def _hours(painter: QPainter, picture: Picture, axis: Axis) -> None:
+def _hours(painter: QPainter, picture: DisplayList, axis: Axis) -> None:
     look = theme()
     painter.setFont(look.font("tiny"))
     painter.setPen(look.pen("text3"))
@@ -79,8 +79,8 @@ def _pill(painter: QPainter, rect: QRectF, token: str) -> None:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
 
-def paint_corner(painter: QPainter, picture: Picture, axis: Axis, rect: QRectF) -> None:
-    """The zone, where the headings meet."""
+def paint_corner(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRectF) -> None:
+    """Paints the zone in the corner."""
     look = theme()
     painter.fillRect(rect, look.color("s1"))
     painter.setFont(look.font("tiny"))
@@ -92,8 +92,8 @@ def paint_corner(painter: QPainter, picture: Picture, axis: Axis, rect: QRectF) 
     painter.drawLine(rect.topRight() + QPointF(-0.5, 0), rect.bottomRight() + QPointF(-0.5, 0))
 
 
-def paint_hosts(painter: QPainter, picture: Picture, clip: QRectF, marked: range) -> None:
-    """Hosts and lanes down. The origin is the first row; `marked` lanes are those that the keyboard is on."""
+def paint_hosts(painter: QPainter, picture: DisplayList, clip: QRectF, marked: range) -> None:
+    """Paints hosts and lanes. The origin is the first row; `marked` lanes have the keyboard cursor."""
     look = theme()
     painter.fillRect(clip, look.color("s1"))
     marked_lanes = {picture.lanes.lanes[number].top for number in marked if number < len(picture.lanes.lanes)}
@@ -116,7 +116,7 @@ def _lane(painter: QPainter, row: Row, is_marked: bool) -> None:
     painter.drawText(QRectF(44, row.top, M.lane_header - 48, row.height), LEFT, name)
 
 
-def _host(painter: QPainter, picture: Picture, row: Row) -> None:
+def _host(painter: QPainter, picture: DisplayList, row: Row) -> None:
     look = theme()
     painter.setPen(look.pen("hair"))
     for y in (row.top, row.bottom) if row.kind == "host" else (row.bottom,):

@@ -1,5 +1,4 @@
-"""What lies under the mouse, and under the keyboard: a booking and which of its ends, a fit, a host; and the shape that
-the mouse then has."""
+"""Hit testing for mouse and keyboard: blocks, their edges, fits and hosts, and the mouse cursor's shape."""
 
 from __future__ import annotations
 
@@ -10,20 +9,22 @@ from PySide6.QtCore import QPointF, Qt
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings.calendar.block_painting import rect_of
 from torchyard_gui.bookings.calendar.blocks import Block
-from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.overlays import boxes_of
 from torchyard_gui.bookings.calendar.time_axis import Axis
 
 EDGE = 6
-"""Pixels at an end of a booking that resize it."""
+"""Width in pixels of the edges that resize a booking."""
 HOUR = 3600.0
 Shape = Qt.CursorShape
 
 
-def block_at(picture: Picture, axis: Axis, at: QPointF) -> Block | None:
-    """The booking there (from the first lane's first moment); the later one where a released one and its successor
-    touch."""
+def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
+    """Returns the block at `at`, relative to the first lane's start.
+
+    Where a released booking and its successor touch, the later one is returned.
+    """
     found = None
     for block in picture.blocks:
         if block.top > at.y():
@@ -36,14 +37,14 @@ def block_at(picture: Picture, axis: Axis, at: QPointF) -> Block | None:
 
 
 def edges_at(block: Block, axis: Axis, x: float) -> tuple[bool, bool]:
-    """Whether that is at the start of a booking, and whether at its end."""
+    """Returns whether `x` is at the start of a block, and whether at its end."""
     rect = rect_of(block, axis)
     reach = min(EDGE, rect.width() / 4)
     return x - rect.left() <= reach, rect.right() - x <= reach
 
 
-def fit_at(fits: Sequence[Fit], picture: Picture, axis: Axis, at: QPointF) -> int | None:
-    """The number of the fit there."""
+def fit_at(fits: Sequence[Fit], picture: DisplayList, axis: Axis, at: QPointF) -> int | None:
+    """Returns the number of the fit at a position."""
     for number, fit in enumerate(fits):
         boxes = boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), picture.lanes)
         for top, bottom, start, end in boxes:
@@ -52,8 +53,8 @@ def fit_at(fits: Sequence[Fit], picture: Picture, axis: Axis, at: QPointF) -> in
     return None
 
 
-def shape_at(block: Block | None, picture: Picture, axis: Axis, at: QPointF, *, on_header: bool) -> Shape | None:
-    """The mouse's shape there; None for the plain arrow. `on_header`: left of the first moment, where hosts are."""
+def shape_at(block: Block | None, picture: DisplayList, axis: Axis, at: QPointF, *, on_header: bool) -> Shape | None:
+    """Returns the mouse cursor's shape, or None for the arrow. `on_header`: left of the first day, over the hosts."""
     if block is None:
         row = picture.lanes.row_at(at.y())
         is_pressed = row is not None and not row.is_lane and (on_header or row.kind == "folded")
@@ -63,8 +64,8 @@ def shape_at(block: Block | None, picture: Picture, axis: Axis, at: QPointF, *, 
     return Shape.SizeHorCursor if any(edges_at(block, axis, at.x())) else Shape.OpenHandCursor
 
 
-def block_under(cursor: Cursor, picture: Picture) -> Block | None:
-    """The booking that the keyboard is on."""
+def block_under(cursor: Cursor, picture: DisplayList) -> Block | None:
+    """Returns the block at the keyboard cursor."""
     if cursor.lane >= len(picture.lanes.lanes):
         return None
     top = picture.lanes.lanes[cursor.lane].top
@@ -78,9 +79,8 @@ def block_under(cursor: Cursor, picture: Picture) -> Block | None:
     )
 
 
-def first_cursor(picture: Picture, axis: Axis, selected: str) -> Cursor:
-    """Where the keyboard begins, for an hour: at the selected booking's start, at the next hour if it is in sight, else
-    at nine."""
+def first_cursor(picture: DisplayList, axis: Axis, selected: str) -> Cursor:
+    """Returns a cursor of one hour at the selected booking's start, at the next hour if visible, else at nine."""
     block = next((one for one in picture.blocks if one.booking.id == selected), None)
     if block is not None:
         lane = picture.lanes.number_of(block.slots[0].id)

@@ -1,45 +1,45 @@
-"""What keys do in the calendar. By key, not by letter: they work with a Hangul input method on."""
+"""Keyboard input of the calendar. Keys are compared by code, not letter, to work with a Hangul input method."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeyEvent
 
 from torchyard_core.booking.model import Booking
-from torchyard_gui.bookings.calendar.keyboard_cursor import KeyedEdit
-
-if TYPE_CHECKING:
-    from torchyard_gui.bookings.calendar.calendar_view import Surface
+from torchyard_gui.bookings.calendar.calendar_target import CalendarTarget
+from torchyard_gui.bookings.calendar.keyboard_cursor import KeyboardEdit
 
 Key = Qt.Key
 ARROWS = {Key.Key_Left: (0, -1), Key.Key_Right: (0, 1), Key.Key_Up: (-1, 0), Key.Key_Down: (1, 0)}
-"""(lanes, quarters of an hour)."""
+"""Steps as (lanes, quarters of an hour)."""
 HOUR_STEPS = 4
 _EARLIER = (Key.Key_BracketLeft, Key.Key_BraceLeft)
 _LATER = (Key.Key_BracketRight, Key.Key_BraceRight)
 
 
-class Keys:
-    """Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens, `[` and `]`
-    move the start and the end out, with Shift in."""
+class KeyboardInput:
+    """Maps keys to the calendar.
 
-    def __init__(self, surface: Surface):
-        self._surface = surface
+    Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens. `[` and `]` move
+    the
+    start and the end outwards, with Shift inwards.
+    """
+
+    def __init__(self, target: CalendarTarget):
+        self._target = target
 
     def press(self, event: QKeyEvent) -> bool:
-        """Whether the key meant something."""
+        """Handles a key; returns whether it has a meaning here."""
         key, held = Key(event.key()), event.modifiers()
         shift = bool(held & Qt.KeyboardModifier.ShiftModifier)
         control = bool(held & Qt.KeyboardModifier.ControlModifier)
         if key in (Key.Key_PageUp, Key.Key_PageDown):
-            self._surface.step_wanted.emit(1 if key == Key.Key_PageDown else -1)
+            self._target.step_wanted.emit(1 if key == Key.Key_PageDown else -1)
             return True
-        if key in (Key.Key_Return, Key.Key_Enter) and self._surface.fits and self._surface.cursor_ is None:
-            self._surface.fit_wanted.emit(self._surface.chosen_fit)
+        if key in (Key.Key_Return, Key.Key_Enter) and self._target.fits and self._target.cursor_ is None:
+            self._target.fit_wanted.emit(self._target.chosen_fit)
             return True
-        if not self._surface.picture.lanes.lanes:
+        if not self._target.picture.lanes.lanes:
             return False
         if key in ARROWS:
             self._arrow(*ARROWS[key], shift, control)
@@ -52,66 +52,66 @@ class Keys:
         return True
 
     def _arrow(self, lanes: int, steps: int, shift: bool, control: bool) -> None:
-        surface = self._surface
-        if surface.edit is not None:
-            surface.cancel()
-        cursor = surface.cursor_
+        target = self._target
+        if target.edit is not None:
+            target.cancel()
+        cursor = target.cursor_
         if cursor is None:
-            surface.set_cursor(surface.first_cursor())
+            target.set_cursor(target.first_cursor())
             return
-        count = len(surface.picture.lanes.lanes)
+        count = len(target.picture.lanes.lanes)
         by = steps * (HOUR_STEPS if control else 1)
-        surface.set_cursor(cursor.extended(lanes, by, count) if shift else cursor.moved(lanes, by, count))
+        target.set_cursor(cursor.extended(lanes, by, count) if shift else cursor.moved(lanes, by, count))
         self._follow(steps)
 
     def _follow(self, steps: int) -> None:
-        """Beyond the last day shown come the next ones."""
-        surface = self._surface
-        cursor = surface.cursor_
+        """Shows the next or previous days once the cursor leaves the shown ones."""
+        target = self._target
+        cursor = target.cursor_
         if cursor is None or not steps:
             return
-        if cursor.start >= surface.axis.days[-1].end and steps > 0:
-            surface.step_wanted.emit(1)
-        elif cursor.start < surface.axis.starts[0] and steps < 0:
-            surface.step_wanted.emit(-1)
+        if cursor.start >= target.axis.days[-1].end and steps > 0:
+            target.step_wanted.emit(1)
+        elif cursor.start < target.axis.starts[0] and steps < 0:
+            target.step_wanted.emit(-1)
 
     def _edge(self, later: bool, *, inwards: bool) -> None:
-        surface = self._surface
-        # `[` moves the start earlier and `]` the end later; with Shift each comes in.
+        target = self._target
+        # `[` moves the start earlier and `]` the end later; Shift reverses both.
         start, end = (0, -1 if inwards else 1) if later else (1 if inwards else -1, 0)
         booking = self._booking()
         if booking is not None:
-            if surface.edit is None or surface.edit.booking.id != booking.id:
-                surface.edit = KeyedEdit(booking)
-            surface.edit.move(start, end)
-            surface.hold_keyed()
-        elif surface.cursor_ is not None:
-            surface.set_cursor(surface.cursor_.with_edges(start, end))
+            if target.edit is None or target.edit.booking.id != booking.id:
+                target.edit = KeyboardEdit(booking)
+            target.edit.move(start, end)
+            target.preview_edit()
+        elif target.cursor_ is not None:
+            target.set_cursor(target.cursor_.with_edges(start, end))
         else:
-            surface.set_cursor(surface.first_cursor())
+            target.set_cursor(target.first_cursor())
 
     def _booking(self) -> Booking | None:
-        surface = self._surface
-        return next((block.booking for block in surface.picture.blocks if block.booking.id == surface.selection), None)
+        target = self._target
+        return next((block.booking for block in target.picture.blocks if block.booking.id == target.selection), None)
 
     def _enter(self) -> None:
-        surface = self._surface
-        edit, cursor = surface.edit, surface.cursor_
+        target = self._target
+        edit, cursor = target.edit, target.cursor_
         if edit is not None and edit.is_changed:
             if edit.reason:
-                surface.refused.emit(edit.reason)
+                target.refused.emit(edit.reason)
                 return
-            surface.edit = None
-            surface.let_go()
-            surface.change_wanted.emit(edit.booking, edit.booking.gpus, edit.start, edit.end)
-        elif surface.selection:
-            surface.activated.emit(surface.selection)
+            target.edit = None
+            target.end_preview()
+            target.change_wanted.emit(edit.booking, edit.booking.gpus, edit.start, edit.end)
+        elif target.selection:
+            target.activated.emit(target.selection)
         elif cursor is not None:
-            gpus = surface.gpus_of(cursor)
-            reason = surface.refuse(gpus, cursor.start, cursor.end, None)
+            gpus = target.gpus_of(cursor)
+            reason = target.refuse(gpus, cursor.start, cursor.end, None)
             if reason:
-                surface.refused.emit(reason)
+                target.refused.emit(reason)
             else:
-                surface.book_wanted.emit(gpus, cursor.start, cursor.end)
+                target.book_wanted.emit(gpus, cursor.start, cursor.end)
         else:
-            surface.set_cursor(surface.first_cursor())
+            target.set_cursor(target.first_cursor())

@@ -1,4 +1,4 @@
-"""Lanes down: one a GPU below its host, or the host alone where it is folded. No Qt."""
+"""Rows of the calendar: a heading per host with one lane per GPU, or a single row if folded. No Qt."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchyard_gui.theme.tokens import METRICS
 
 LANE, HOST, FOLDED = METRICS.lane, METRICS.host_row, METRICS.host_folded
 SHOWN_AT_FIRST = 64
-"""Where a fleet has more lanes than this, its hosts are folded at first."""
+"""Hosts of a fleet with more lanes than this are folded at first."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A host's heading (`slots` are its own), a folded host, or one lane (of one slot)."""
+    """A host's heading, a folded host, or one lane; `slots` are the host's or the lane's."""
 
     kind: str
     host: str
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Lanes:
-    """All rows, from the top down; `lane_of` a slot that has a lane of its own now."""
+    """All rows from top to bottom; `lane_of` maps a slot to its lane if it has one."""
 
     rows: tuple[Row, ...]
     height: int
@@ -46,18 +46,18 @@ class Lanes:
     _tops: tuple[int, ...] = ()
 
     def row_at(self, y: float) -> Row | None:
-        """The row at a height; None below the last."""
+        """Returns the row at a height, or None below the last."""
         if not self.rows or y < 0 or y >= self.height:
             return None
         return self.rows[bisect_right(self._tops, y) - 1]
 
     def between(self, top: float, bottom: float) -> tuple[Row, ...]:
-        """The rows that a strip touches."""
+        """Returns the rows between two heights."""
         first = max(bisect_right(self._tops, top) - 1, 0)
         return tuple(row for row in self.rows[first : bisect_right(self._tops, bottom)] if row.bottom > top)
 
     def lane_at(self, y: float) -> Row | None:
-        """The lane at a height: of a heading the first below it, below all the last."""
+        """Returns the lane at a height: below a heading the first of its host, below everything the last."""
         if not self.lanes:
             return None
         row = self.row_at(min(max(y, 0), self.height - 1))
@@ -66,13 +66,13 @@ class Lanes:
         return next((lane for lane in self.lanes if lane.top >= row.top), self.lanes[-1])
 
     def number_of(self, slot_id: str) -> int:
-        """Which lane it is, counted from the top; -1 where it has none."""
+        """Returns the index of a slot's lane, or -1."""
         row = self.lane_of.get(slot_id)
         return -1 if row is None else self.lanes.index(row)
 
 
 def lanes_of(slots: Iterable[Slot], folded: Collection[str] = ()) -> Lanes:
-    """The rows of these slots, by host and number."""
+    """Lays out the rows of slots by host and number."""
     rows: list[Row] = []
     y = 0
     for host, of_host in groupby(sorted(slots, key=_order), key=lambda slot: slot.host):
@@ -89,12 +89,12 @@ def lanes_of(slots: Iterable[Slot], folded: Collection[str] = ()) -> Lanes:
 
 
 def _order(slot: Slot) -> tuple[bool, str, int, str]:
-    """Hosts without GPUs come last."""
+    """Sort key: hosts without GPUs come last."""
     return (slot.is_cpu, *slot.sort_key())
 
 
-def folded_at_first(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
-    """Hosts without GPUs, where others have some; of a large fleet all, but those that are named."""
+def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
+    """Returns the hosts folded at first: those without GPUs if others have some; all but `keep_open` if many."""
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}
     if len(known) <= SHOWN_AT_FIRST:
@@ -109,12 +109,12 @@ def folded_at_first(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> s
 
 
 def short_model(slot: Slot) -> str:
-    """`H100 80 GB` of `NVIDIA H100 80GB HBM3`: what tells one card from another in little room."""
+    """Returns a short model name: `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
     if slot.is_cpu:
         return ""
     name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
     name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
     name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors count memory in GiB, less what the card keeps for itself.
+    # Vendors count memory in GiB, and the card reserves a part of it.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name

@@ -1,12 +1,11 @@
-"""What the mouse does in the calendar: each press begins a gesture, folds a host, takes a fit, or selects."""
+"""Mouse input of the calendar: a press begins a gesture, folds a host, books a fit, or selects."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, Qt
 
 from torchyard_gui.bookings.calendar.blocks import Block
+from torchyard_gui.bookings.calendar.calendar_target import CalendarTarget
 from torchyard_gui.bookings.calendar.gestures import DrawBooking, MoveBooking, ResizeBooking
 from torchyard_gui.bookings.calendar.hit_testing import edges_at, fit_at, shape_at
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
@@ -14,57 +13,54 @@ from torchyard_gui.bookings.calendar.time_axis import snapped
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 
-if TYPE_CHECKING:
-    from torchyard_gui.bookings.calendar.calendar_view import Surface
-
 SCROLL_WITHIN = 18
 HOUR = 3600.0
 
 
-class Mouse:
-    """Knows the gesture that is under way. Positions are the viewport's."""
+class MouseInput:
+    """Holds the gesture in progress. Positions are in viewport pixels."""
 
-    def __init__(self, surface: Surface):
-        self._surface = surface
+    def __init__(self, target: CalendarTarget):
+        self._target = target
         self.gesture: Gesture | None = None
 
     @property
     def lifted(self) -> str:
-        """The booking that is moved or resized, by its id; "" for none."""
+        """The ID of the booking being moved or resized, or ""."""
         return self.gesture.booking.id if isinstance(self.gesture, MoveBooking | ResizeBooking) else ""
 
     def press(self, position: QPoint) -> None:
-        surface = self._surface
+        target = self._target
         if self.gesture is not None:
             return
-        surface.edit = None
+        target.edit = None
         if position.y() < M.days_header:
             return
-        row = surface.row_at(position)
+        row = target.row_at(position)
         if position.x() < M.lane_header:
             if row is not None and not row.is_lane:
-                surface.fold_wanted.emit(row.host)
+                target.fold_wanted.emit(row.host)
             return
         if row is None:
-            surface.select_quietly("")
+            target.select_quietly("")
             return
-        fit = fit_at(surface.fits, surface.picture, surface.axis, surface.in_lanes(position))
+        fit = fit_at(target.fits, target.picture, target.axis, target.in_lanes(position))
         if fit is not None:
-            surface.fit_wanted.emit(fit)
+            target.fit_wanted.emit(fit)
             return
-        block = surface.block_at(position)
+        block = target.block_at(position)
         if block is not None:
-            surface.cursor_ = None
-            surface.select_quietly(block.booking.id)
+            target.cursor_ = None
+            target.select_quietly(block.booking.id)
             self._begin(self._gesture_on(block, position))
         elif row.is_lane:
-            surface.select_quietly("")
-            book, refused = surface.book_wanted.emit, surface.refused.emit
-            self._begin(DrawBooking(surface, position, book, refused, self._clicked))
+            target.select_quietly("")
+            book, refused = target.book_wanted.emit, target.refused.emit
+            self._begin(DrawBooking(target, position, book, refused, self._clicked))
         else:
-            surface.select_quietly("")
+            target.select_quietly("")
             if row.kind == "folded":
-                surface.fold_wanted.emit(row.host)
+                target.fold_wanted.emit(row.host)
 
     def move(self, position: QPoint) -> None:
         if self.gesture is None:
@@ -77,13 +73,13 @@ class Mouse:
         if self.gesture is None:
             return
         gesture, self.gesture = self.gesture, None
-        self._surface.still.forget()
+        self._target.still.forget()
         gesture.finish(position)
         self.leave()
-        self._surface.viewport().update()
+        self._target.viewport().update()
 
     def cancel(self) -> bool:
-        """Leaves the gesture. Whether there was one."""
+        """Cancels the gesture; returns whether there was one."""
         if self.gesture is None:
             return False
         gesture, self.gesture = self.gesture, None
@@ -91,45 +87,45 @@ class Mouse:
         return True
 
     def leave(self) -> None:
-        """Back to the plain arrow."""
-        self._surface.viewport().unsetCursor()
+        """Restores the default cursor shape."""
+        self._target.viewport().unsetCursor()
 
     def _gesture_on(self, block: Block, position: QPoint) -> Gesture:
-        surface = self._surface
-        change, refused = surface.change_wanted.emit, surface.refused.emit
-        at_start, at_end = edges_at(block, surface.axis, position.x() - M.lane_header)
+        target = self._target
+        change, refused = target.change_wanted.emit, target.refused.emit
+        at_start, at_end = edges_at(block, target.axis, position.x() - M.lane_header)
         if (at_start or at_end) and block.booking.is_live:
-            return ResizeBooking(surface, block.booking, at_start, position, change, refused)
-        return MoveBooking(surface, block.booking, position, change, refused)
+            return ResizeBooking(target, block.booking, at_start, position, change, refused)
+        return MoveBooking(target, block.booking, position, change, refused)
 
     def _begin(self, gesture: Gesture) -> None:
         self.gesture = gesture
-        self._surface.still.forget()
+        self._target.still.forget()
 
     def _clicked(self, position: QPoint) -> None:
-        """A click on free time puts the keyboard there, for an hour."""
-        surface = self._surface
-        row = surface.lane_at(position)
+        """Puts a keyboard cursor of one hour at the clicked time."""
+        target = self._target
+        row = target.lane_at(position)
         if row is not None:
-            lane = surface.picture.lanes.lanes.index(row)
-            start = snapped(surface.second_at(position) - HOUR / 8)
-            surface.set_cursor(Cursor(lane, lane, start, start + HOUR))
+            lane = target.picture.lanes.lanes.index(row)
+            start = snapped(target.second_at(position) - HOUR / 8)
+            target.set_cursor(Cursor(lane, lane, start, start + HOUR))
 
     def _hover(self, position: QPoint) -> None:
-        surface = self._surface
+        target = self._target
         on_header = position.x() < M.lane_header and position.y() > M.days_header
-        block, at = surface.block_at(position), surface.in_lanes(position)
-        shape = shape_at(block, surface.picture, surface.axis, at, on_header=on_header)
+        block, at = target.block_at(position), target.in_lanes(position)
+        shape = shape_at(block, target.picture, target.axis, at, on_header=on_header)
         if shape is None:
             self.leave()
-        elif surface.viewport().cursor().shape() != shape:
-            surface.viewport().setCursor(shape)
+        elif target.viewport().cursor().shape() != shape:
+            target.viewport().setCursor(shape)
 
     def _scroll_along(self, position: QPoint) -> None:
-        bar = self._surface.verticalScrollBar()
+        bar = self._target.verticalScrollBar()
         if position.y() < M.days_header + SCROLL_WITHIN:
             bar.setValue(bar.value() - M.lane)
-        elif position.y() > self._surface.viewport().height() - SCROLL_WITHIN:
+        elif position.y() > self._target.viewport().height() - SCROLL_WITHIN:
             bar.setValue(bar.value() + M.lane)
 
 

@@ -1,4 +1,4 @@
-"""What is not there yet: fits with their numbers, what the hand holds, and the ring of the keyboard."""
+"""Overlays of the calendar: numbered fits, the preview of an edit, and the keyboard cursor."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Box = tuple[int, int, float, float]
 
 
 @dataclass(frozen=True)
-class Ghost:
-    """What is being drawn, moved or chosen: boxes of lanes and time. `reason` says why it cannot be."""
+class Overlay:
+    """A proposed booking: boxes of lanes and time, and the reason for a refusal in `reason`."""
 
     boxes: tuple[Box, ...]
     caption: str = ""
     reason: str = ""
     number: int = 0
-    """Of a fit; 0 is what the hand or the keyboard holds."""
+    """Number of a fit, or 0 for an edit in progress."""
     is_chosen: bool = False
 
 
 def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tuple[Box, ...]:
-    """A group of GPUs at a time, as few boxes; of folded hosts their row."""
+    """Returns the boxes of GPUs at a time, adjacent lanes merged; GPUs of folded hosts use the host's row."""
     strips: set[tuple[int, int]] = set()
     folded = {slot.id: row for row in lanes.rows if row.kind == "folded" for slot in row.slots}
     for gpu in gpus:
@@ -47,10 +47,10 @@ def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tup
     return tuple((top, bottom, start, end) for top, bottom in merged)
 
 
-def fit_ghosts(fits: Sequence[Fit], lanes: Lanes, chosen: int) -> tuple[Ghost, ...]:
-    """Fits as numbered ghosts; `chosen` is the one that Enter books."""
+def fit_overlays(fits: Sequence[Fit], lanes: Lanes, chosen: int) -> tuple[Overlay, ...]:
+    """Returns fits as numbered overlays; Enter books `chosen`."""
     return tuple(
-        Ghost(
+        Overlay(
             boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), lanes),
             number=number + 1,
             is_chosen=number == chosen,
@@ -59,8 +59,8 @@ def fit_ghosts(fits: Sequence[Fit], lanes: Lanes, chosen: int) -> tuple[Ghost, .
     )
 
 
-def paint_ghosts(painter: QPainter, ghosts: Iterable[Ghost], axis: Axis) -> None:
-    """Fits with their numbers, and what the hand holds."""
+def paint_overlays(painter: QPainter, ghosts: Iterable[Overlay], axis: Axis) -> None:
+    """Paints overlays with their numbers."""
     look = theme()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     for ghost in ghosts:
@@ -92,7 +92,7 @@ def _number(painter: QPainter, center: QPointF, number: int, size: float) -> Non
 
 
 def paint_cursor(painter: QPainter, boxes: Sequence[Box], axis: Axis) -> None:
-    """The focus ring of the keyboard: 2 px, in ink, apart from every selection."""
+    """Paints the keyboard cursor as a ring 2 px wide."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.setBrush(Qt.BrushStyle.NoBrush)
     painter.setPen(QPen(theme().color("text"), M.focus_ring))
@@ -103,6 +103,6 @@ def paint_cursor(painter: QPainter, boxes: Sequence[Box], axis: Axis) -> None:
 
 
 def _in_sight(boxes: Iterable[Box], axis: Axis) -> list[Box]:
-    """Those that lie on the days shown."""
+    """Returns the boxes within the shown days."""
     since, until = axis.starts[0], axis.days[-1].end
     return [box for box in boxes if box[2] < until and box[3] > since]

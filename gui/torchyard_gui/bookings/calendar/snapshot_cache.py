@@ -1,4 +1,4 @@
-"""What does not move while something is dragged: drawn once, and shown again at each step."""
+"""Snapshot of the static calendar, drawn once per drag."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtWidgets import QWidget
 
 
-class Still:
-    """`forget` when calendar, days, selection or scrolling are others."""
+class SnapshotCache:
+    """Caches the painted viewport. Call `forget` when calendar, days, selection or scroll position change."""
 
     def __init__(self, viewport: QWidget, paint: Callable[[QPainter, QRectF], None]):
         self._viewport = viewport
@@ -21,7 +21,7 @@ class Still:
         self._pixmap = None
 
     def draw(self, painter: QPainter, rect: QRect) -> None:
-        """The part that `rect` is."""
+        """Draws the part within `rect`."""
         ratio = self._viewport.devicePixelRatioF()
         if self._pixmap is None:
             self._pixmap = self._taken(ratio)

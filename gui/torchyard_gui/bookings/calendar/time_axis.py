@@ -1,7 +1,8 @@
-"""Time across: which days are shown, and where a moment lies on them. No Qt.
+"""The time axis: the shown days and the position of a time on them. No Qt.
 
-Every day is as wide as any other, also the one of 23 hours that a spring night makes, and the one of 25 in autumn: its
-hours are then a little wider or narrower, and no moment is drawn twice or left out.
+All days are equally wide, also those of 23 and 25 hours around a daylight-saving change: their hours are slightly wider
+or
+narrower, and no time is drawn twice or left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 Span = Literal["day", "week", "month"]
 STEP_S = 15 * 60
-"""What is drawn, moved and resized goes by quarters of an hour."""
+"""Grid of drawing, moving and resizing."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Axis:
-    """Days side by side on `width` pixels, the first at 0."""
+    """Days side by side on `width` pixels, from 0."""
 
     days: tuple[Day, ...]
     zone: str
@@ -56,21 +57,21 @@ class Axis:
         return self.width / len(self.days)
 
     def x_of(self, second: float) -> float:
-        """Where a moment lies; outside of the days, at the border that it is beyond."""
+        """Returns the position of a time, clamped to the shown days."""
         number = max(0, bisect_right(self.starts, second) - 1)
         day = self.days[number]
         share = min(max((second - day.start) / (day.end - day.start), 0.0), 1.0)
         return (number + share) * self.column
 
     def second_at(self, x: float) -> float:
-        """The moment at a place, within the days."""
+        """Returns the time at a position within the shown days."""
         number = min(max(int(x // self.column), 0), len(self.days) - 1)
         day = self.days[number]
         share = min(max(x / self.column - number, 0.0), 1.0)
         return day.start + share * (day.end - day.start)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Where hours are written, and their two digits."""
+        """Returns positions and two-digit labels of the hours."""
         every = _tick_hours(self.column)
         if not every:
             return
@@ -82,7 +83,7 @@ class Axis:
 
 
 def _tick_hours(column: float) -> int:
-    """Every how many hours there is room for a number; 0: none."""
+    """Returns the hours between labels that fit into a column, or 0 for no labels."""
     for every in (1, 2, 3, 6, 12):
         if column * every / 24 >= 26:
             return every
@@ -90,7 +91,7 @@ def _tick_hours(column: float) -> int:
 
 
 def days_of(span: Span, around: date) -> tuple[date, ...]:
-    """The days that are shown: that day; its week from Monday; its month."""
+    """Returns the shown days: the day itself, its week from Monday, or its month."""
     if span == "day":
         return (around,)
     if span == "week":
@@ -101,7 +102,7 @@ def days_of(span: Span, around: date) -> tuple[date, ...]:
 
 
 def stepped(span: Span, around: date, by: int) -> date:
-    """A day of the next (1) or previous (-1) day, week or month."""
+    """Returns a day in the next (1) or previous (-1) day, week or month."""
     if span == "day":
         return around + timedelta(days=by)
     if span == "week":
@@ -111,7 +112,7 @@ def stepped(span: Span, around: date, by: int) -> date:
 
 
 def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
-    """The axis of a view."""
+    """Returns the axis of a span around a day."""
     dates = days_of(span, around)
     starts = [to_utc(datetime.combine(one, time()), zone).timestamp() for one in dates]
     after = to_utc(datetime.combine(dates[-1] + timedelta(days=1), time()), zone).timestamp()
@@ -120,7 +121,7 @@ def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
 
 
 def snapped(second: float, step: float = STEP_S) -> float:
-    """The nearest quarter of an hour. Zones lie apart by whole quarters, so it is one of the clock there too."""
+    """Returns the nearest quarter of an hour. Zones differ by whole quarters, so this holds in each of them."""
     return round(second / step) * step
 
 
@@ -133,7 +134,7 @@ def local_day(moment: datetime, zone: str) -> date:
 
 
 def zone_mark(moment: datetime, zone: str) -> str:
-    """`KST (UTC+9)`: the zone's short name then, and how far it is from UTC."""
+    """Returns the zone's short name and offset, such as `KST (UTC+9)`."""
     local = moment.astimezone(zone_of(zone))
     offset = local.utcoffset() or timedelta()
     minutes = int(offset.total_seconds() // 60)

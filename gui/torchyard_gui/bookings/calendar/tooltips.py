@@ -1,4 +1,4 @@
-"""A booking, and a place in the calendar, in words: for tool tips, for what is dragged, and for screen readers."""
+"""Texts about a booking or a cursor position, for tool tips, drags and screen readers."""
 
 from __future__ import annotations
 
@@ -10,44 +10,46 @@ from PySide6.QtWidgets import QLabel, QWidget
 from torchyard_core.booking.model import Booking
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import Block
-from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.time_axis import utc
 
 
-def told_of(booking: Booking, picture: Picture, zone: str) -> str:
-    """A booking in full, with its zone; its title is the first line."""
+def booking_tooltip(booking: Booking, picture: DisplayList, zone: str) -> str:
+    """Returns a booking's details with the zone; the first line is its title."""
     now = picture.now or booking.start
     lines = [
         booking.title,
-        f"{labels.name_of(booking.owner, picture.person)} · {labels.slots_count(booking.gpus)}",
-        f"{labels.span_of(booking.start, booking.until, zone, now)} ({zone})",
-        labels.state_of(booking, now),
+        f"{labels.owner_name(booking.owner, picture.person)} · {labels.slots_count(booking.gpus)}",
+        f"{labels.time_span(booking.start, booking.until, zone, now)} ({zone})",
+        labels.state_text(booking, now),
         picture.notes.get(booking.id, ""),
         booking.purpose,
     ]
     return "\n".join(filter(None, lines))
 
 
-def told_times(gpus: Sequence[str], start: float, end: float, picture: Picture, zone: str) -> str:
-    """`Today 10:00 – 15:00 · 5 h · 2 GPUs`."""
+def times_tooltip(gpus: Sequence[str], start: float, end: float, picture: DisplayList, zone: str) -> str:
+    """Returns a summary such as `Today 10:00 – 15:00 · 5 h · 2 GPUs`."""
     now = picture.now or utc(start)
-    when = labels.span_of(utc(start), utc(end), zone, now)
-    return f"{when} · {labels.length(end - start)} · {labels.slots_count(gpus)}"
+    when = labels.time_span(utc(start), utc(end), zone, now)
+    return f"{when} · {labels.duration_text(end - start)} · {labels.slots_count(gpus)}"
 
 
-def told_cursor(cursor: Cursor, gpus: Sequence[str], block: Block | None, picture: Picture, zone: str) -> str:
-    """Where the keyboard is, and the booking that is there."""
+def cursor_description(
+    cursor: Cursor, gpus: Sequence[str], block: Block | None, picture: DisplayList, zone: str
+) -> str:
+    """Describes the keyboard cursor and the booking below it."""
     lanes = [picture.lanes.lanes[number].slots[0].name for number in cursor.lanes]
-    text = f"{', '.join(lanes)}: {told_times(gpus, cursor.start, cursor.end, picture, zone)}"
-    return f"{text}. {told_of(block.booking, picture, zone)}" if block is not None else text
+    text = f"{', '.join(lanes)}: {times_tooltip(gpus, cursor.start, cursor.end, picture, zone)}"
+    return f"{text}. {booking_tooltip(block.booking, picture, zone)}" if block is not None else text
 
 
 WIDEST = 320
 
 
-class DragTip(QLabel):
-    """Lies over the calendar, within it, and is transparent to the mouse."""
+class DragTooltip(QLabel):
+    """A tool tip inside the calendar, transparent to the mouse."""
 
     def __init__(self, ground: QWidget):
         super().__init__(ground)

@@ -1,4 +1,4 @@
-"""A booking in full, to be made or changed: exact times, several GPUs as one, repetition."""
+"""Dialog to make or change a booking: exact times, several GPUs, repetition."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.slots import name_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.dialogs.booking_form import Fields, read, written
+from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
 from torchyard_gui.bookings.undo import change_series_to, change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
-from torchyard_gui.widgets import FormRow, drop_all, label
+from torchyard_gui.widgets import FormRow, clear_layout, label
 from torchyard_gui.widgets.dialogs import DialogButtons
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 WIDTH = 480
 LISTED = 6
-"""Clashes of a series that are named; the others are counted."""
+"""Number of clashes of a series listed by name; the others are counted."""
 FOLLOWING, EVERYTHING = "following", "everything"
-"""Which bookings of a series a change applies to, beside this one."""
+"""Which other bookings of a series a change applies to."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asia/Seoul", "Asia/Tokyo")
 
 
 class BookingDialog(QDialog):
-    """Open it with `open()`. `booked` with what was made, `changed` with a changed booking and what it was,
-    `series_changed` with changed bookings of a series and what they were."""
+    """Open with `open()`. Emits `booked` with new bookings, `changed` with a booking after and before its change, and
+    `series_changed` with both for a series."""
 
     booked = Signal(tuple)
     changed = Signal(object, object)
@@ -54,7 +54,7 @@ class BookingDialog(QDialog):
     def __init__(
         self, model: BookingsModel, draft: Draft, booking: Booking | None = None, parent: QWidget | None = None
     ):
-        """`booking`: the one to change, then `draft` is what it is to become."""
+        """Fills the fields from `draft`. With `booking`, the dialog changes that booking."""
         super().__init__(parent)
         self.model = model
         self.booking = booking
@@ -63,8 +63,8 @@ class BookingDialog(QDialog):
         self.title = QLineEdit(draft.title)
         self.gpus = QLineEdit(name_slots(draft.gpus, model.seen.slots))
         self.gpus.setPlaceholderText("gpu-b:2-5")
-        self.start = QLineEdit(written(draft.start, draft.zone))
-        self.end = QLineEdit(written(draft.end, draft.zone))
+        self.start = QLineEdit(format_time(draft.start, draft.zone))
+        self.end = QLineEdit(format_time(draft.end, draft.zone))
         self.zone = QComboBox()
         self.zone.setEditable(True)
         self.zone.addItems(list(dict.fromkeys([draft.zone, *ZONES])))
@@ -92,7 +92,7 @@ class BookingDialog(QDialog):
             (self.tr("all that have not begun"), EVERYTHING),
         ):
             self.applies.addItem(text, which)
-        self.stop = QCheckBox(self.tr("Stop its run at the end, whoever follows"))
+        self.stop = QCheckBox(self.tr("Stop its run at the end, even if no booking follows"))
         self.stop.setChecked(draft.stop_at_end)
         self.rows = {
             "title": FormRow(self.tr("Title"), self.title),
@@ -116,7 +116,7 @@ class BookingDialog(QDialog):
         self.title.setFocus()
 
     def draft(self) -> Draft | None:
-        """What the fields say; None where something is wrong, which is then said beside it."""
+        """Returns the fields as a draft, or None after showing what is wrong beside the fields."""
         fields = Fields(
             self.title.text(),
             self.gpus.text(),
@@ -133,7 +133,7 @@ class BookingDialog(QDialog):
         return None if isinstance(found, dict) else found
 
     def rule(self) -> str:
-        """The RRULE, or "" where it does not repeat."""
+        """Returns the RRULE, or "" without repetition."""
         number = self.repeat.findText(self.repeat.currentText())
         rule: str = self.repeat.itemData(number) if number >= 0 else self.repeat.currentText().strip()
         often = self.times.text().strip()
@@ -142,7 +142,7 @@ class BookingDialog(QDialog):
         return f"{rule};COUNT={often}" if often.isdigit() else f"{rule};UNTIL={often.replace('-', '')}"
 
     def accept(self) -> None:
-        """Books, or changes; closes only once that was done."""
+        """Books or changes; closes only after success."""
         draft = self.draft()
         if draft is None:
             self._say("")
@@ -167,10 +167,10 @@ class BookingDialog(QDialog):
                 lambda store: BookGpus(store).book(draft, rule, free_ones=free_ones), self._series, self._failed, self
             )
 
-    # -- inside
+    # -- helpers
 
     def _go_to_wrong_field(self) -> None:
-        """Puts the keyboard into the first field that is wrong, and tells why."""
+        """Focuses the first wrong field and announces its problem."""
         row = next(row for row in self.rows.values() if row.problem)
         row.field.setFocus()
         announce(self, f"{row.name.text()}: {row.problem}", urgent=True)
@@ -194,7 +194,7 @@ class BookingDialog(QDialog):
         zone, now = self.model.seen.zone, self.model.now
         lines = [self.tr("{count} booked. Not booked:").format(count=len(result.booked))]
         for one in result.missed[:LISTED]:
-            lines.append(f"{labels.span_of(one.interval.start, one.interval.end, zone, now)}: {one.why.message}")
+            lines.append(f"{labels.time_span(one.interval.start, one.interval.end, zone, now)}: {one.why.message}")
         if len(result.missed) > LISTED:
             lines.append(self.tr("and {count} more").format(count=len(result.missed) - LISTED))
         self._say("\n".join(lines))
@@ -212,12 +212,12 @@ class BookingDialog(QDialog):
         if isinstance(error, Clash):
             zone, now = self.zone.currentText(), self.model.now
             for fit in error.conflict.nearest[:3]:
-                when = labels.span_of(fit.start, fit.end, zone, now)
+                when = labels.time_span(fit.start, fit.end, zone, now)
                 where = name_slots(fit.gpus, self.model.seen.slots)
                 button = QPushButton(self.tr("Take {gpus}, {when}").format(gpus=where, when=when))
                 button.setProperty("quiet", True)
                 button.setAutoDefault(False)
-                button.clicked.connect(self._taker(where, written(fit.start, zone), written(fit.end, zone)))
+                button.clicked.connect(self._taker(where, format_time(fit.start, zone), format_time(fit.end, zone)))
                 self.ways.addWidget(button)
 
     def _taker(self, gpus: str, start: str, end: str) -> Callable[[], None]:
@@ -233,7 +233,7 @@ class BookingDialog(QDialog):
         self.problem.setText(text)
         self.problem.setVisible(bool(text))
         announce(self, text, urgent=True)
-        drop_all(self.ways)
+        clear_layout(self.ways)
 
     def _busy(self, on: bool) -> None:
         self.ok.setEnabled(not on)
@@ -261,7 +261,7 @@ class BookingDialog(QDialog):
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
-        rows.addStretch()  # else the rows take what a sentence that is gone has left
+        rows.addStretch()  # Otherwise the rows take the height of a hidden sentence.
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)

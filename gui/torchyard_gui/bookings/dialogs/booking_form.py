@@ -1,4 +1,4 @@
-"""What the booking dialog's fields say, read into a draft. No Qt."""
+"""Parsing and formatting of the booking dialog's fields. No Qt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.bridge.bookings_model import Seen
 
 @dataclass(frozen=True)
 class Fields:
-    """As they are written."""
+    """The fields as text."""
 
     title: str
     gpus: str
@@ -29,8 +29,10 @@ class Fields:
 
 
 def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[str, Refused]:
-    """The draft, or what is wrong by field: "title", "gpus", "start", "end", "zone". An end may be written as a length
-    after the start (`+4h`)."""
+    """Parses the fields into a draft, or returns problems by field: "title", "gpus", "start", "end", "zone".
+
+    The end may be a length after the start, such as `+4h`.
+    """
     wrong: dict[str, Refused] = {}
     if not fields.title.strip():
         wrong["title"] = Refused(
@@ -70,14 +72,14 @@ def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[s
     )
 
 
-def written(when: datetime, zone: str) -> str:
-    """A time as the fields have it: `2026-11-23 09:00` of the zone; seconds where it has some."""
+def format_time(when: datetime, zone: str) -> str:
+    """Formats a time of the zone as `2026-11-23 09:00`, with seconds if it has any."""
     local = when.astimezone(zone_of(zone))
     return wall_clock(when, zone, "%Y-%m-%d %H:%M:%S" if local.second else "%Y-%m-%d %H:%M")
 
 
 def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: Seen) -> str:
-    """`torchyard book gpu-a:0-1 --from … --to … --zone … --title …`, quoted for a shell."""
+    """Returns `torchyard book gpu-a:0-1 --from … --to … --zone … --title …`, quoted for a shell."""
     names = name_slots(gpus, seen.slots).replace(", ", ",")
-    times = ["--from", written(start, seen.zone), "--to", written(end, seen.zone), "--zone", seen.zone]
+    times = ["--from", format_time(start, seen.zone), "--to", format_time(end, seen.zone), "--zone", seen.zone]
     return shlex.join(["torchyard", "book", names, *times, "--title", title])

@@ -1,4 +1,4 @@
-"""What the page asks in dialogs, one at a time: a booking in full, a yes before something is let go, and the rest."""
+"""Opens the dialogs of the Bookings page, one at a time."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from PySide6.QtWidgets import QComboBox, QDialog, QWidget
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.commands import HOUR, Deeds
+from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.paste_parser import read_draft
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import label
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 SETUP = "torchyard bookings setup-team postgresql+psycopg://ADMIN@HOST/DATABASE --admin NAME --member NAME"
 MOVE = "torchyard bookings move-to postgresql+psycopg://NAME@HOST/DATABASE"
 
 
-class Dialogs(QObject):
-    """Each opens over the page; what it decides goes to the deeds."""
+class DialogController(QObject):
+    """Opens dialogs over the page and passes their decisions to BookingCommands."""
 
     closed = Signal()
-    said = Signal(str)
+    succeeded = Signal(str)
     failed = Signal(str)
 
-    def __init__(self, model: BookingsModel, deeds: Deeds, page: QWidget):
+    def __init__(self, model: BookingsModel, commands: BookingCommands, page: QWidget):
         super().__init__(page)
         self.model = model
-        self.deeds = deeds
+        self.commands = commands
         self.current: QDialog | None = None
-        """The one that is open."""
+        """The open dialog."""
         self._page = page
 
     def book(self) -> None:
-        """Asks for GPUs and exact times; four hours from the next full one are filled in."""
+        """Asks for GPUs and exact times; the default is four hours from the next full hour."""
         start = self.model.now.replace(second=0, minute=0) + HOUR
         draft = Draft("", (), start, start + HOUR * 4, self.model.seen.zone)
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
-        """With these GPUs and times: Enter books them."""
-        self._open(BookingDialog(self.model, self.deeds.draft(gpus, start, end), parent=self._page))
+        """Opens the booking dialog with GPUs and times filled in."""
+        self._open(BookingDialog(self.model, self.commands.draft(gpus, start, end), parent=self._page))
 
     def edit(self, booking: Booking) -> None:
         draft = Draft(
@@ -61,35 +61,35 @@ class Dialogs(QObject):
         self._open(BookingDialog(self.model, draft, booking, self._page))
 
     def paste(self) -> None:
-        """Books what is on the clipboard, once it was confirmed."""
+        """Books the text on the clipboard after a confirmation."""
         seen = self.model.seen
         text = QGuiApplication.clipboard().text().strip()
         try:
-            draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.deeds.title)
+            draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.commands.title)
         except Refused as refused:
             self.failed.emit(labels.said(refused))
             return
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
-    def let_go(self, booking: Booking, told: str) -> None:
-        """Asks before it releases or cancels. `told`: the booking in words."""
+    def release_or_cancel(self, booking: Booking, description: str) -> None:
+        """Asks before it releases or cancels. `description` describes the booking."""
         running = booking.is_running(self.model.now)
         question = self.tr("Release “{title}” now?") if running else self.tr("Cancel “{title}”?")
         yes = self.tr("Release") if running else self.tr("Cancel the booking")
-        dialog = Question(question.format(title=booking.title), told, yes, self.tr("Keep"), self._page)
-        dialog.accepted.connect(lambda: self.deeds.let_go(booking))
+        dialog = ConfirmationDialog(question.format(title=booking.title), description, yes, self.tr("Keep"), self._page)
+        dialog.accepted.connect(lambda: self.commands.release_or_cancel(booking))
         self._open(dialog)
 
     def cancel_series(self, booking: Booking) -> None:
         question = self.tr("Cancel the series “{title}”?").format(title=booking.title)
-        told = self.tr("Bookings that have begun stay in the calendar.")
-        dialog = Question(question, told, self.tr("Cancel the series"), self.tr("Keep"), self._page)
+        description = self.tr("Bookings that have begun stay in the calendar.")
+        dialog = ConfirmationDialog(question, description, self.tr("Cancel the series"), self.tr("Keep"), self._page)
         which = QComboBox(dialog)
         which.addItem(self.tr("All that have not begun"), None)
         which.addItem(self.tr("This and following bookings"), booking.start)
         which.setAccessibleName(self.tr("Applies to"))
         dialog.rows.addWidget(which)
-        dialog.accepted.connect(lambda: self.deeds.cancel_series(booking, which.currentData()))
+        dialog.accepted.connect(lambda: self.commands.cancel_series(booking, which.currentData()))
         self._open(dialog)
 
     def usage_report(self) -> None:
@@ -100,7 +100,7 @@ class Dialogs(QObject):
     def export(self) -> None:
         from torchyard_gui.bookings.dialogs.ics_import_export import export_bookings
 
-        export_bookings(self.model, self._page, self.said.emit, self.failed.emit)
+        export_bookings(self.model, self._page, self.succeeded.emit, self.failed.emit)
 
     def import_bookings(self, path: Path | None = None) -> None:
         from torchyard_gui.bookings.dialogs.ics_import_export import ImportDialog, choose_file
@@ -108,7 +108,7 @@ class Dialogs(QObject):
         path = path or choose_file(self._page)
         if path is not None:
             dialog = ImportDialog(self.model, path, self._page)
-            dialog.imported.connect(self.deeds.booked)
+            dialog.imported.connect(self.commands.booked)
             self._open(dialog)
 
     def rules(self) -> None:
@@ -117,7 +117,7 @@ class Dialogs(QObject):
         self._open(RulesDialog(self.model, self._page))
 
     def tell_how_to_share(self) -> None:
-        dialog = Question(
+        dialog = ConfirmationDialog(
             self.tr("Share the calendar with the team"),
             self.tr(
                 "This calendar is a file on this computer: nobody else sees it. A team keeps its calendar in a "
@@ -144,9 +144,9 @@ class Dialogs(QObject):
         self.close()
         self.current = dialog
         if isinstance(dialog, BookingDialog):
-            dialog.booked.connect(self.deeds.booked)
-            dialog.changed.connect(self.deeds.changed)
-            dialog.series_changed.connect(self.deeds.series_changed)
+            dialog.booked.connect(self.commands.booked)
+            dialog.changed.connect(self.commands.changed)
+            dialog.series_changed.connect(self.commands.series_changed)
         dialog.finished.connect(self._dialog_closed)
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()

@@ -1,4 +1,4 @@
-"""Calendar files: one's own bookings out as `.ics`, others' in, with a preview of what would become of each."""
+"""Import and export of iCalendar files; an import is previewed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STATES = {"new": "passed", "there": "done", "clash": "failed", "refused": "warn
 
 
 def choose_file(parent: QWidget) -> Path | None:
-    """Asks for a calendar file to import."""
+    """Asks for a file to import."""
     chosen, _ = QFileDialog.getOpenFileName(parent, labels.translate("Bookings", "Import bookings"), "", FILTER)
     return Path(chosen) if chosen else None
 
@@ -49,11 +49,11 @@ def choose_file(parent: QWidget) -> Path | None:
 def export_bookings(
     model: BookingsModel,
     parent: QWidget,
-    said: Callable[[str], None],
+    succeeded: Callable[[str], None],
     failed: Callable[[str], None],
     path: Path | None = None,
 ) -> None:
-    """Writes one's own bookings, all of them; asks where to, where no path is given."""
+    """Writes all bookings of the user; without `path`, asks for one."""
     if path is None:
         title = labels.translate("Bookings", "Export your bookings")
         chosen, _ = QFileDialog.getSaveFileName(parent, title, "bookings.ics", FILTER)
@@ -70,14 +70,15 @@ def export_bookings(
         return len(mine)
 
     def done(count: int) -> None:
-        text = labels.translate("Bookings", "{count} bookings written to {path}")
-        said(text.format(count=count, path=target.name))
+        one = labels.translate("Bookings", "1 booking written to {path}")
+        text = one if count == 1 else labels.translate("Bookings", "{count} bookings written to {path}")
+        succeeded(text.format(count=count, path=target.name))
 
     model.ask(export, done, lambda error: failed(labels.said(error)), parent)
 
 
 class ImportDialog(QDialog):
-    """Shows what each event would become; books those that are new. `imported` with what was booked."""
+    """Previews an import and books the new events. Emits `imported` with the bookings made."""
 
     imported = Signal(tuple)
 
@@ -102,19 +103,19 @@ class ImportDialog(QDialog):
         for column, width in enumerate((140, 190, 110)):
             self.table.setColumnWidth(column, width)
         header.setSectionResizeMode(3, QHeaderView.ResizeMode.Stretch)
-        self.said = label(ink="2", wrap=True)
+        self.summary = label(ink="2", wrap=True)
         buttons = DialogButtons(self, self.tr("Import"))
         self.ok = buttons.agree
         self.ok.setEnabled(False)
         rows = QVBoxLayout(self)
         rows.setContentsMargins(20, 18, 20, 16)
         rows.setSpacing(10)
-        for widget in (label(self.windowTitle(), role="title"), self.row, self.table, self.said, buttons):
+        for widget in (label(self.windowTitle(), role="title"), self.row, self.table, self.summary, buttons):
             rows.addWidget(widget)
         self.preview()
 
     def preview(self) -> None:
-        """Reads the file, and asks the store what it would say to each event. Writes nothing."""
+        """Reads the file and asks the store how it would treat each event. Writes nothing."""
         seen, now, path = self.model.seen, self.model.now, self.path
         try:
             text = self.gpus.text().strip()
@@ -134,11 +135,11 @@ class ImportDialog(QDialog):
             found = read_ics(content, zone=seen.zone, since=now, until=now + AHEAD, slots=store.slots(), gpus=gpus)
             return store.preview(found.drafts), found.remarks
 
-        self.said.setText(self.tr("Reading …"))
+        self.summary.setText(self.tr("Reading …"))
         self.model.ask(look, self._show, self._failed, self)
 
     def accept(self) -> None:
-        """Books what is new; what meanwhile cannot be, is told."""
+        """Books the new events and reports those that meanwhile cannot be booked."""
         drafts = [one.draft for one in self.previewed if one.verdict == "new"]
         self.ok.setEnabled(False)
 
@@ -153,7 +154,7 @@ class ImportDialog(QDialog):
         if made:
             self.imported.emit(tuple(made))
         if missed:
-            self.said.setText("\n".join([self.tr("Not booked:"), *missed[:6]]))
+            self.summary.setText("\n".join([self.tr("Not booked:"), *missed[:6]]))
             self.preview()
         else:
             super().accept()
@@ -173,7 +174,7 @@ class ImportDialog(QDialog):
             becomes = texts[one.verdict] + (f": {one.why.message}" if one.why is not None else "")
             cells = (
                 draft.title,
-                labels.span_of(draft.start, draft.end, seen.zone, now),
+                labels.time_span(draft.start, draft.end, seen.zone, now),
                 name_slots(draft.gpus, seen.slots),
                 becomes,
             )
@@ -191,8 +192,8 @@ class ImportDialog(QDialog):
         lines += remarks[:6]
         if len(remarks) > 6:
             lines.append(self.tr("and {count} more").format(count=len(remarks) - 6))
-        self.said.setText("\n".join(lines))
+        self.summary.setText("\n".join(lines))
 
     def _failed(self, error: TorchyardError) -> None:
         self.ok.setEnabled(False)
-        self.said.setText(labels.said(error))
+        self.summary.setText(labels.said(error))

@@ -1,4 +1,4 @@
-"""Looking back: GPU-hours booked, used and idle, by person, host or week, as bars, a table, and CSV."""
+"""Report of past use: GPU-hours booked, used and idle, by user, host or week, as bars, a table and CSV."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIGURES = 150
 
 
 class UsageDialog(QDialog):
-    """Asks the store anew for each choice."""
+    """Queries the store for each choice."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -57,7 +57,7 @@ class UsageDialog(QDialog):
         self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.table.verticalHeader().hide()
         self.table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
-        self.said = label(ink="2", wrap=True)
+        self.summary = label(ink="2", wrap=True)
         self.save = QPushButton(self.tr("Save as CSV …"))
         self.save.clicked.connect(lambda: self.save_csv())
         close = QPushButton(self.tr("Close"))
@@ -68,16 +68,16 @@ class UsageDialog(QDialog):
         self.ask()
 
     def ask(self) -> None:
-        """For what is chosen now."""
+        """Loads the report for the current choice."""
         until = self.model.now
         since = until - timedelta(days=int(self.days.value))
         by = cast("By", self.by.value)
         zone = self.model.seen.zone
-        self.said.setText(self.tr("Adding up …"))
+        self.summary.setText(self.tr("Adding up …"))
         self.model.ask(lambda store: store.usage(since, until, by, zone), self._show, self._failed, self)
 
     def save_csv(self, path: Path | None = None) -> None:
-        """Asks where to, and writes it there."""
+        """Saves the table; without `path`, asks for one."""
         if path is None:
             name = f"gpu-hours-by-{self.by.value}.csv"
             chosen, _ = QFileDialog.getSaveFileName(self, self.save.text(), name, "CSV (*.csv)")
@@ -87,14 +87,14 @@ class UsageDialog(QDialog):
         by = cast("By", self.by.value)
         try:
             write_atomically(path, to_csv(self.rows_, by))
-            self.said.setText(self.tr("Saved as {path}").format(path=path))
+            self.summary.setText(self.tr("Saved as {path}").format(path=path))
         except TorchyardError as error:
-            self.said.setText(labels.said(error))
+            self.summary.setText(labels.said(error))
 
     def _show(self, rows: tuple[UsageRow, ...]) -> None:
         self.rows_ = rows
         booked, used = sum(row.booked_h for row in rows), sum(row.used_h for row in rows)
-        self.said.setText(
+        self.summary.setText(
             self.tr("{booked} GPU-hours booked, {used} used.").format(booked=f"{booked:,.1f}", used=f"{used:,.1f}")
             if rows
             else self.tr("Nothing was booked or used in that time.")
@@ -114,7 +114,7 @@ class UsageDialog(QDialog):
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)
-            assert head is not None  # its label was set just now
+            assert head is not None  # Its label was just set.
             head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.table.setRowCount(len(rows))
         for number, row in enumerate(rows):
@@ -129,7 +129,7 @@ class UsageDialog(QDialog):
         self.rows_ = ()
         self.bars.show_rows(())
         self.save.setEnabled(False)
-        self.said.setText(labels.said(error))
+        self.summary.setText(labels.said(error))
 
     def _lay_out(self, close: QPushButton) -> None:
         choice = QHBoxLayout()
@@ -142,7 +142,7 @@ class UsageDialog(QDialog):
         scroll.setFrameShape(QScrollArea.Shape.NoFrame)
         scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         foot = QHBoxLayout()
-        foot.addWidget(self.said, 1)
+        foot.addWidget(self.summary, 1)
         foot.addWidget(self.save)
         foot.addWidget(close)
         rows = QVBoxLayout(self)
@@ -156,8 +156,9 @@ class UsageDialog(QDialog):
 
 
 class UsageBars(QWidget):
-    """A bar a row: outlined what was booked, filled what of it was used, hatched what was idle; amber outlined behind
-    it what was used without a booking."""
+    """One bar per row: booked hours outlined, used hours filled, idle hours hatched; behind it, hours used without a
+    booking
+    outlined in amber."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -205,13 +206,13 @@ class UsageBars(QWidget):
                 painter.drawRect(QRectF(box.right() + 2, box.top(), unbooked - 2, box.height()))
             painter.setFont(look.font("small"))
             painter.setPen(look.pen("text2"))
-            told = _told(row)
+            text = _row_text(row)
             left = NAME + booked + unbooked + 8
-            painter.drawText(QRectF(left, top, self.width() - left, BAR), middle, told)
+            painter.drawText(QRectF(left, top, self.width() - left, BAR), middle, text)
 
 
-def _told(row: UsageRow) -> str:
-    """What stands beside a bar: hours booked, and of those idle; and what was used without a booking."""
+def _row_text(row: UsageRow) -> str:
+    """Returns the text beside a bar: hours booked, idle, and used without a booking."""
     booked = labels.translate("Bookings", "{booked} h, {idle} h idle")
     parts = [booked.format(booked=f"{row.booked_h:,.0f}", idle=f"{row.idle_h:,.0f}")] if row.booked_h else []
     if row.unbooked_h >= 0.5:

@@ -1,4 +1,4 @@
-"""The selected booking: what is known of it, and what can be done with it."""
+"""The drawer of the selected booking."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.widgets import label
 
 
-class Details(Drawer):
-    """`show_booking` fills it; its buttons are the page's actions."""
+class DetailsDrawer(Drawer):
+    """Shows a booking's details; its buttons are the page's actions."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__("", parent)
@@ -57,20 +57,20 @@ class Details(Drawer):
         can_change: bool,
         run_id: str = "",
     ) -> None:
-        """All of a booking; its buttons where it can be changed. `run_id`: the run that stands on it, where known."""
+        """Shows a booking; `can_change` shows the buttons, `run_id` is the run that uses the booking, if known."""
         if booking.id != self._shown:
             self._shown = booking.id
-            self.history.setVisible(False)  # of another, until its own arrives
+            self.history.setVisible(False)  # Hide the previous booking's history until this one's arrives.
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)
-        self.when.setText(labels.span_of(booking.start, booking.until, zone, now))
+        self.when.setText(labels.time_span(booking.start, booking.until, zone, now))
         self.when.setToolTip(f"{booking.start:%Y-%m-%d %H:%M} – {booking.until:%Y-%m-%d %H:%M} UTC")
-        took = labels.length(booking.duration.total_seconds())
+        took = labels.duration_text(booking.duration.total_seconds())
         self.gpus.setText(f"{name_slots(booking.gpus, slots)} · {took}")
-        owner = labels.name_of(booking.owner, me)
+        owner = labels.owner_name(booking.owner, me)
         made = labels.translate("Bookings", "{owner}, booked in {zone}").format(owner=owner, zone=booking.zone)
         self.who.setText(made)
-        self.state.setText(labels.state_of(booking, now))
+        self.state.setText(labels.state_text(booking, now))
         self.note.setText(note)
         self.note.setVisible(bool(note))
         run = labels.translate("Bookings", "Run {run}").format(run=run_id) if run_id else ""
@@ -91,7 +91,7 @@ class Details(Drawer):
         self.buttons[-1].setText(release)
 
     def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Who changed it: of each change, the latest first, a headline and what was changed."""
+        """Shows the changes, each with a headline and its details, the latest first."""
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
         self.history.setText("\n".join([labels.translate("Bookings", "History"), *parts]))
         self.history.setVisible(bool(parts))

@@ -1,4 +1,4 @@
-"""What every drawer is: a title with a cross, and below it what it is about."""
+"""Base class of the drawers: a title, a close button and a body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.widgets import ElidedLabel, scrolled
 
 
 class Drawer(QFrame):
-    """Fill it through `body`. `closed` by its cross, or Esc in it."""
+    """A drawer with its content in `body`. Emits `closed` on its cross or Esc."""
 
     closed = Signal()
 

@@ -1,4 +1,4 @@
-"""The drawers beside the calendar, one at a time: the selected booking, find a slot, the waitlist."""
+"""The drawers beside the calendar, one open at a time: details, find a slot, waitlist."""
 
 from __future__ import annotations
 
@@ -6,41 +6,44 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QObject, Signal
 
-from torchyard_core.booking.model import Slot
+from torchyard_core.booking.change_history import Change, headline, lines
+from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.calendar_view import Surface
+from torchyard_gui.bookings.calendar.calendar_view import CalendarView
 from torchyard_gui.bookings.calendar.lanes import short_model
-from torchyard_gui.bookings.drawers.details_drawer import Details
+from torchyard_gui.bookings.drawers.details_drawer import DetailsDrawer
 from torchyard_gui.bookings.drawers.drawer import Drawer
-from torchyard_gui.bookings.drawers.find_slot_drawer import FindDrawer
+from torchyard_gui.bookings.drawers.find_slot_drawer import FindSlotDrawer
 from torchyard_gui.bookings.drawers.waitlist_drawer import WaitlistDrawer
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.bridge.jobs import Job
 
 
-class Drawers(QObject):
-    """What was found lies in the calendar too, as ghosts, for as long as the drawer is open."""
+class DrawerController(QObject):
+    """Opens and fills the drawers. Found slots are also shown in the calendar while their drawer is open."""
 
     changed = Signal()
-    """Another one is open, or none: they are to be placed anew."""
+    """Another drawer is open, or none: the page must lay them out again."""
     left = Signal()
-    """The keyboard is to go back to the calendar."""
+    """The calendar should get the keyboard focus."""
     fit_pointed = Signal(object, int)
-    """A Fit that is to be brought into sight, and its number."""
+    """A Fit to scroll to, and its number."""
 
-    def __init__(self, model: BookingsModel, surface: Surface, acts: BookingActions, parent: QObject):
+    def __init__(self, model: BookingsModel, surface: CalendarView, acts: BookingActions, parent: QObject):
         super().__init__(parent)
         self.model = model
         self.surface = surface
-        self.details = Details(acts)
-        self.finder = FindDrawer()
+        self.details = DetailsDrawer(acts)
+        self.finder = FindSlotDrawer()
         self.waitlist = WaitlistDrawer()
         self.current: Drawer | None = None
         self.fits: tuple[Fit, ...] = ()
         self._searching: Job | None = None
+        self._history_of: Booking | None = None
+        """The booking whose history was loaded last."""
         self.finder.wished.connect(self._search)
         self.finder.pointed.connect(lambda number: self.fit_pointed.emit(self.fits[number], number))
         for drawer in self.all():
@@ -51,7 +54,7 @@ class Drawers(QObject):
 
     @property
     def finds(self) -> bool:
-        """Whether somebody looks for a slot."""
+        """Whether the drawer to find a slot is open."""
         return self.current is self.finder
 
     def find_slot(self) -> None:
@@ -89,12 +92,35 @@ class Drawers(QObject):
         if focus:
             self.left.emit()
 
-    def look_again(self, *, searching: bool) -> None:
-        """The calendar is another: what was found may be taken, or something nearer free."""
+    def close_details(self) -> None:
+        if self.current is self.details:
+            self.close(focus=False)
+
+    def show_booking(self, booking: Booking, note: str, can_change: bool, run_id: str) -> None:
+        """Fills the details; loads the booking's history if it is not the one loaded last."""
+        seen = self.model.seen
+        self.details.show_booking(booking, seen.slots, seen.person, seen.zone, self.model.now, note, can_change, run_id)
+        if seen.is_live and booking != self._history_of:
+            self._history_of = booking
+            self.model.ask(
+                lambda store: store.history(booking.id),
+                lambda changes: self._show_history(booking, changes),
+                lambda _: None,
+                owner=self,
+            )
+
+    def update_results(self, *, searching: bool) -> None:
+        """Updates the drawers after a change of the calendar; repeats the search if `searching`."""
         seen = self.model.seen
         self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)
         if searching and self.finds and not self.finder.isHidden():
             self.finder.search()
+
+    def _show_history(self, booking: Booking, changes: Sequence[Change]) -> None:
+        if booking != self._history_of:
+            return
+        seen = self.model.seen
+        self.details.show_history([(headline(one, seen.zone), lines(one, seen.slots, seen.zone)) for one in changes])
 
     def _forget_fits(self) -> None:
         self.fits = ()
@@ -112,12 +138,12 @@ class Drawers(QObject):
             self.finder.say_problem(labels.said(error))
 
         if self._searching is not None:
-            self._searching.cancel()  # answers may come in any order; only the last wish counts
+            self._searching.cancel()  # Results may arrive in any order; only the last request counts.
         zone = self.model.seen.zone
         self._searching = self.model.ask(lambda store: store.find(wish, 5, zone), found, failed, self)
 
     def _at_most(self) -> str:
-        """`Now: at most 3 free on one host (gpu-d).`"""
+        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`"""
         seen, now = self.model.seen, self.model.now
         booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}
         taken = booked | self.model.in_use

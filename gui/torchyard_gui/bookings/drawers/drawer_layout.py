@@ -1,4 +1,4 @@
-"""What calendar and drawers lie on: drawers stand beside the calendar, and over it in a narrow window."""
+"""Layout of calendar and drawers: side by side, or the drawer above the calendar in a narrow window."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS
 
 
-class Body(QWidget):
-    """`hold` what fills it; `place` says which drawer is open."""
+class DrawerLayout(QWidget):
+    """Container of the views and drawers; `place` lays out the open one."""
 
     resized = Signal()
 
@@ -22,7 +22,7 @@ class Body(QWidget):
         self._views: tuple[QWidget, ...] = ()
 
     def hold(self, views: Iterable[QWidget], drawers: Iterable[QWidget]) -> None:
-        """Views fill it, one at a time; all begin hidden."""
+        """Sets views and drawers; all begin hidden."""
         self._views = tuple(views)
         for widget in (*self._views, *drawers):
             widget.setParent(self)

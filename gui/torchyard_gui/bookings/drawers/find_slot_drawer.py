@@ -1,4 +1,4 @@
-"""Find a slot: what is wished for, and the first five places for it. Enter books the first."""
+"""The drawer to find a slot: a form, and the first five matches. Enter books the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.lanes import short_model
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import Card, Divider, FormRow, drop, label
+from torchyard_gui.widgets import Card, Divider, FormRow, label, remove_widgets
 from torchyard_gui.widgets.input_fields import NumberField
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -26,13 +26,13 @@ SOON_MS = 250
 NAMES = 112
 
 
-class FindDrawer(Drawer):
-    """`wished` whenever the wish is another; `show_fits` answers. `book_wanted` with the number of a fit."""
+class FindSlotDrawer(Drawer):
+    """Emits `wished` on each change of the form, answered by `show_fits`; `book_wanted` carries the number of a fit."""
 
     wished = Signal(object)
     book_wanted = Signal(int)
     pointed = Signal(int)
-    """A fit is looked at: it is brought into sight in the calendar."""
+    """The number of a fit to show in the calendar."""
     wait_wanted = Signal(object)
 
     def __init__(self, parent: QWidget | None = None):
@@ -67,13 +67,13 @@ class FindDrawer(Drawer):
             self.body.addWidget(row)
         self.body.addWidget(Divider())
         self.cards: list[FitCard] = []
-        self.said = label(role="small", ink="2", wrap=True)
+        self.summary = label(role="small", ink="2", wrap=True)
         self.wait = QPushButton(self.tr("Tell me if one frees earlier"))
         self.wait.setProperty("quiet", True)
-        self.wait.setToolTip(self.tr("Join the waitlist: what is freed is booked for you, in order"))
+        self.wait.setToolTip(self.tr("Join the waitlist: freed GPUs are booked for you, in order"))
         self.wait.clicked.connect(self._wait)
         self._cards_at = self.body.count()
-        self.body.addWidget(self.said)
+        self.body.addWidget(self.summary)
         self.body.addWidget(self.wait)
         self.body.addStretch()
         self._soon = QTimer(self)
@@ -81,7 +81,7 @@ class FindDrawer(Drawer):
         self._soon.setInterval(SOON_MS)
         self._soon.timeout.connect(self.search)
         self._is_stale = True
-        self._told = ""
+        self._announced = ""
         for field in (self.length, self.from_):
             field.textEdited.connect(self._changed)
         self.count.valueChanged.connect(self._changed)
@@ -94,7 +94,7 @@ class FindDrawer(Drawer):
             widget.installEventFilter(self)
 
     def offer_models(self, models: Sequence[str]) -> None:
-        """What GPUs there are."""
+        """Sets the GPU models to choose from."""
         wanted = [self.tr("any"), *models]
         if [self.model.itemText(number) for number in range(self.model.count())] != wanted:
             before = self.model.currentText()
@@ -105,7 +105,7 @@ class FindDrawer(Drawer):
             self.model.blockSignals(False)
 
     def wish(self) -> Wish | None:
-        """What the form says; None where it cannot be read, which is then said beside the field."""
+        """Returns the request, or None after showing what is wrong beside the field."""
         length: timedelta | None = None
         earliest: datetime | None = None
         self.length_row.set_problem("")
@@ -131,16 +131,16 @@ class FindDrawer(Drawer):
         )
 
     def search(self) -> None:
-        """Asks for places, for what the form says now."""
+        """Requests matches for the current form."""
         self._soon.stop()
         wish = self.wish()
         if wish is not None:
             self._is_stale = False
-            self.said.setText(self.tr("Searching …"))
+            self.summary.setText(self.tr("Searching …"))
             self.wished.emit(wish)
 
     def show_fits(self, fits: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str) -> None:
-        """The places, and what there is now at most."""
+        """Shows the matches, and how many GPUs are free now at most."""
         self._drop_cards()
         for number, fit in enumerate(fits):
             card = FitCard(number, fit, slots, self.zone, now)
@@ -148,26 +148,28 @@ class FindDrawer(Drawer):
             card.pointed.connect(self.pointed)
             self.body.insertWidget(self._cards_at + number, card)
             self.cards.append(card)
-        self.said.setText(at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most))
+        self.summary.setText(
+            at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most)
+        )
         self.wait.setVisible(True)
-        self._tell()
+        self._announce()
 
     def say_problem(self, text: str) -> None:
         self._drop_cards()
-        self.said.setText(text)
-        self.wait.setVisible(False)  # whatever becomes free, it cannot be met
-        self._tell()
+        self.summary.setText(text)
+        self.wait.setVisible(False)  # The request can never be met.
+        self._announce()
 
-    def _tell(self) -> None:
-        """Tells who listens what was found, where that is another than before."""
-        told = self.said.text()
+    def _announce(self) -> None:
+        """Announces the result to screen readers if it changed."""
+        text = self.summary.text()
         if self.cards:
-            told = self.tr("{count} found. The first: {fit}. Enter books it.").format(
+            text = self.tr("{count} found. The first: {fit}. Enter books it.").format(
                 count=len(self.cards), fit=self.cards[0].accessibleName()
             )
-        if told != self._told:
-            self._told = told
-            announce(self, told)
+        if text != self._announced:
+            self._announced = text
+            announce(self, text)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         enter = (Qt.Key.Key_Return, Qt.Key.Key_Enter)
@@ -188,12 +190,12 @@ class FindDrawer(Drawer):
             self.wait_wanted.emit(wish)
 
     def _drop_cards(self) -> None:
-        drop(self.body, self.cards)
+        remove_widgets(self.body, self.cards)
         self.cards = []
 
 
 class FitCard(Card):
-    """One place, numbered as its ghost in the calendar. The first has a button; Enter books any that has the focus."""
+    """One match, numbered as in the calendar. The first has a button; Enter books the focused one."""
 
     book_wanted = Signal(int)
     pointed = Signal(int)
@@ -203,7 +205,7 @@ class FitCard(Card):
         self.number = number
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
-        when = labels.span_of(fit.start, fit.end, zone, now)
+        when = labels.time_span(fit.start, fit.end, zone, now)
         models = sorted({short_model(slot) for slot in slots if slot.id in fit.gpus})
         where = " · ".join(filter(None, [name_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
         self.setAccessibleName(f"{number + 1}: {when}, {where}")
@@ -228,7 +230,7 @@ class FitCard(Card):
             row.addStretch()
             wait = (fit.start - now).total_seconds()
             begins = (
-                labels.translate("Bookings", "in {time}").format(time=labels.length(wait))
+                labels.translate("Bookings", "in {time}").format(time=labels.duration_text(wait))
                 if wait >= 60
                 else labels.translate("Bookings", "now")
             )
@@ -251,7 +253,7 @@ class FitCard(Card):
 
 
 class _Number(QWidget):
-    """A fit's number in its disc, as on its ghost."""
+    """A fit's number in a disc, as in the calendar."""
 
     def __init__(self, number: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The waitlist: who waits for what, in order, and how to leave."""
+"""The drawer of the waitlist: entries in order, with a button to leave."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torchyard_core.booking.waitlist import Waiting
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.time_axis import local_day
 from torchyard_gui.bookings.drawers.drawer import Drawer
-from torchyard_gui.widgets import Card, drop, label
+from torchyard_gui.widgets import Card, label, remove_widgets
 
 
 class WaitlistDrawer(Drawer):
-    """`leave_wanted` with the id of an entry; `join_wanted`: the form to find a slot is where one joins."""
+    """Emits `leave_wanted` with an entry's ID, and `join_wanted` to open the form to find a slot."""
 
     leave_wanted = Signal(str)
     join_wanted = Signal()
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Waitlist"), parent)
-        self.said = label(ink="2", wrap=True)
+        self.summary = label(ink="2", wrap=True)
         self.join = QPushButton(self.tr("Wait for GPUs …"))
         self.join.setToolTip(self.tr("Say what you need: where nothing fits soon enough, you can wait for it"))
         self.join.clicked.connect(self.join_wanted)
         self.cards: list[Card] = []
         self.leave_buttons: list[QPushButton] = []
-        self.body.addWidget(self.said)
+        self.body.addWidget(self.summary)
         self.body.addWidget(self.join)
         self.body.addStretch()
         self.show_waiting((), "", False, "UTC", None)
@@ -37,13 +37,13 @@ class WaitlistDrawer(Drawer):
     def show_waiting(
         self, waiting: Sequence[Waiting], me: str, is_admin: bool, zone: str, now: datetime | None
     ) -> None:
-        """In the order in which they are served."""
-        drop(self.body, self.cards)
+        """Lists the entries in the order in which they are served."""
+        remove_widgets(self.body, self.cards)
         self.cards, self.leave_buttons = [], []
-        self.said.setText(
-            self.tr("What is freed is booked for those who wait, first come first served.")
+        self.summary.setText(
+            self.tr("Freed GPUs are booked for waiting requests, first come, first served.")
             if waiting
-            else self.tr("Nobody waits. What is freed goes to whoever books first.")
+            else self.tr("The waitlist is empty. Freed GPUs go to the first who books them.")
         )
         for number, one in enumerate(waiting):
             card = self._card(number, one, me, is_admin, zone, now or one.created)
@@ -60,12 +60,12 @@ class WaitlistDrawer(Drawer):
             what.append(f"≥ {wish.min_memory_gb:g} GB")
         if wish.model:
             what.append(wish.model)
-        what.append(labels.length(wish.length.total_seconds()))
+        what.append(labels.duration_text(wish.length.total_seconds()))
         what.append(self.tr("one host") if wish.one_host else self.tr("any hosts"))
         card.body.addWidget(label(f"{number + 1}. {one.title}", role="strong", wrap=True))
         card.body.addWidget(label(" · ".join(what), role="small", ink="2", wrap=True))
         since = f"{labels.day_word(local_day(one.created, zone), zone, now)} {labels.clock(one.created, zone)}"
-        who = self.tr("{person}, since {when}").format(person=labels.name_of(one.owner, me), when=since)
+        who = self.tr("{person}, since {when}").format(person=labels.owner_name(one.owner, me), when=since)
         card.body.addWidget(label(who, role="small", ink="3", wrap=True))
         if one.owner == me or is_admin:
             leave = QPushButton(self.tr("Leave the waitlist"))

@@ -1,1 +1,1 @@
-"""Edges between pools: routes, painting."""
+"""Edges between hosts: routes and painting."""

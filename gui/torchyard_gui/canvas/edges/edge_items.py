@@ -1,4 +1,4 @@
-"""An edge from host to host: a line through the gutters with an arrow, and a port at each end."""
+"""Graphics items of edges: hops with arrows and ports, and trunks with branches."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 ARROW = 7.0
 DASHES = (9.0, 5.0)
-"""Of a line whose ends are not in step: drawn and left out, in pixels."""
+"""Dash and gap in pixels of asynchronous edges."""
 THIN = 1.5
 BACK_TO_BACK, SMALLER = 5.0, 0.75
 PALE = 0.4
 CHOSEN_ON_TOP = 1.0
 REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
-"""Never drawn: as wide as ports and arrows reach, so that the bounds hold them."""
+"""Sets the item's bounds to include ports and arrows; never drawn."""
 
 
 class EdgeItem(QGraphicsPathItem):
-    """One hop. A path item for its bounds only: Qt asks for those at every frame, and Python is slow to answer."""
+    """One hop. Derived from a path item so that Qt computes the bounds in C++, once per frame."""
 
     def __init__(self, hop: Hop):
         super().__init__()
@@ -39,7 +39,7 @@ class EdgeItem(QGraphicsPathItem):
         self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
 
     def set_hop(self, hop: Hop, label: tuple[str, ...] = ()) -> None:
-        """`label`: what the pill on its middle says; nothing for none."""
+        """Sets the route and the text of its pill."""
         if (hop, label) != (self.hop, self.label):
             self.hop, self.label = hop, label
             path = rounded(hop.points)
@@ -49,7 +49,7 @@ class EdgeItem(QGraphicsPathItem):
             self.update()
 
     def set_look(self, chosen: bool, pale: bool) -> None:
-        """`chosen`: a replica at one of its ends is selected. `pale`: nobody knows how one end stands."""
+        """Sets the look. `chosen`: a replica at one end is selected. `pale`: the state of one end is unknown."""
         if (chosen, pale) != (self._chosen, self._pale):
             self._chosen, self._pale = chosen, pale
             self.setZValue(CHOSEN_ON_TOP if chosen else 0.0)
@@ -82,7 +82,7 @@ class EdgeItem(QGraphicsPathItem):
 
 
 def rounded(points: Sequence[Point], radius: float = M.edge_corner) -> QPainterPath:
-    """A line through these points with rounded corners."""
+    """Returns a polyline with rounded corners."""
     path = QPainterPath(QPointF(*points[0]))
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         path.lineTo(_towards(corner, before, radius))
@@ -92,7 +92,7 @@ def rounded(points: Sequence[Point], radius: float = M.edge_corner) -> QPainterP
 
 
 def _towards(start: Point, end: Point, length: float) -> QPointF:
-    """The point `length` from `start`, at most half of the way."""
+    """Returns the point `length` from `start`, at most half way to `end`."""
     across, down = end[0] - start[0], end[1] - start[1]
     distance = max((across**2 + down**2) ** 0.5, 1e-9)
     part = min(length / distance, 0.5)
@@ -100,7 +100,7 @@ def _towards(start: Point, end: Point, length: float) -> QPointF:
 
 
 def arrows(hop: Hop) -> list[QPolygonF]:
-    """One the way it goes; both ways, two back to back, smaller, since they share the room."""
+    """Returns one arrowhead, or two smaller ones back to back for a hop with both directions."""
     place, way = arrow_at(hop.points)
     if not hop.both_ways:
         return [_arrow(place, way, 0.0, 1.0)]
@@ -108,7 +108,7 @@ def arrows(hop: Hop) -> list[QPolygonF]:
 
 
 def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
-    """An arrowhead whose middle is so far ahead of a place."""
+    """Returns an arrowhead centred `ahead` of a place."""
     (across, down), size = way, ARROW * scale
     x, y = place[0] + across * ahead, place[1] + down * ahead
     side = size * 0.75
@@ -122,13 +122,13 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
 
 
 ABOVE = 0.5
-"""Its pill lies over the lines that cross it."""
+"""Z value of the pill above the lines."""
 THICK = 1.5
-"""By how much a trunk of many edges is thicker than one of few."""
+"""Additional width of a trunk that stands for many edges."""
 
 
 class TrunkItem(QGraphicsPathItem):
-    """A path item for its bounds only, as edges are."""
+    """A trunk with its branches; a path item for its bounds, like EdgeItem."""
 
     def __init__(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool):
         super().__init__()
@@ -141,7 +141,7 @@ class TrunkItem(QGraphicsPathItem):
         self.set_trunk(trunk, label, thick=thick, dashed=dashed)
 
     def set_trunk(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool) -> None:
-        """`label`: what its pill says; nothing for none."""
+        """Sets the route and the text of its pill."""
         self.trunk, self.thick, self.dashed = trunk, thick, dashed
         self.label = label if trunk.is_flat else ((" · ".join(label),) if label else ())
         path = self._stems()
@@ -153,7 +153,7 @@ class TrunkItem(QGraphicsPathItem):
         self.update()
 
     def set_look(self, chosen: Collection[str], pale: Collection[str]) -> None:
-        """`chosen`: hosts with a selected replica. `pale`: hosts of which nobody knows how they stand."""
+        """Sets the look. `chosen`: hosts with a selected replica. `pale`: hosts in an unknown state."""
         if (frozenset(chosen), frozenset(pale)) != (self._chosen, self._pale):
             self._chosen, self._pale = frozenset(chosen), frozenset(pale)
             self.update()
@@ -163,7 +163,7 @@ class TrunkItem(QGraphicsPathItem):
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(self._pen("edge"))
         painter.drawPath(self._stems())
-        # Those that are chosen last: they lie over the others.
+        # Chosen branches are painted last, above the others.
         branches = sorted(self.trunk.branches, key=lambda branch: branch.host in self._chosen)
         for branch in branches:
             painter.setOpacity(PALE if branch.host in self._pale else 1.0)
@@ -203,7 +203,7 @@ PILL_PAD = 7.0
 
 
 def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
-    """One end of an edge. It covers the end of its line, so it does not let through."""
+    """Paints an edge's end, opaque because it covers the line."""
     middle = QPointF(*at)
     painter.setPen(QPen(color, 2))
     painter.setBrush(color if does == "serves" else theme().brush("s2"))
@@ -218,14 +218,14 @@ def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
 
 
 def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
-    """The room that a pill takes on a line, its middle at `at`."""
+    """Returns the box of a pill centred at `at`."""
     width = max(paint_cache.width_of(line, "tiny") for line in lines) + 2 * PILL_PAD
     height = PILL_LINE * len(lines) + 5
     return QRectF(at[0] - width / 2, at[1] - height / 2, width, height)
 
 
 def paint_pill(painter: QPainter, at: Point, lines: Sequence[str], token: str = "hair") -> None:
-    """A few words that lie on a line."""
+    """Paints a short text on a line."""
     box = pill_box(at, lines)
     painter.setPen(paint_cache.outline(token))
     painter.setBrush(theme().brush("s1"))

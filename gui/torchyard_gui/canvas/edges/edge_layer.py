@@ -1,4 +1,4 @@
-"""The layer of edges: what the scene draws between racks, an edge for each hop or a trunk."""
+"""The layer of edges between racks: an item per hop, or a trunk."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torchyard_gui.canvas.racks.layout import Grid
 
 
 class EdgeLayer:
-    """`lay` draws what wiring says between racks as they stand; `show_looks` says which ends are of interest."""
+    """`lay` routes the edges between racks; `show_looks` highlights the hosts of interest."""
 
     def __init__(self, layer: QGraphicsItem):
         self._layer = layer
         self._edges: list[EdgeItem] = []
         self._trunk: TrunkItem | None = None
         self._laid: tuple[Grid, Wiring, Lines] = (Grid(1), Wiring(), Lines())
-        """The last lines, and what they were laid for: an edit mostly moves no rack."""
+        """The last routes with their input; most edits move no rack."""
 
     @property
     def items(self) -> list[QGraphicsItem]:
-        """All that is drawn."""
+        """All items of the layer."""
         return [*self._edges, *([self._trunk] if self._trunk is not None else [])]
 
     def lay(self, grid: Grid, wiring: Wiring) -> None:
-        """Edges and trunk for racks that stand so; items that are there are used again."""
+        """Routes edges and trunk for a grid; existing items are reused."""
         if (grid, wiring) != self._laid[:2]:
             self._laid = grid, wiring, lay(grid, wiring)
         lines = self._laid[2]
@@ -46,7 +46,7 @@ class EdgeLayer:
         self._lay_trunk(wiring, lines)
 
     def show_looks(self, chosen: Collection[str], unknown: Collection[str]) -> None:
-        """`chosen`: hosts with a selected replica. `unknown`: hosts of which nobody knows how they stand."""
+        """Sets the looks. `chosen`: hosts with a selected replica. `unknown`: hosts in an unknown state."""
         for edge in self._edges:
             ends = (edge.hop.source, edge.hop.target)
             edge.set_look(any(end in chosen for end in ends), any(end in unknown for end in ends))
@@ -75,6 +75,6 @@ class EdgeLayer:
 
 
 def _labelled(hops: Sequence[Hop]) -> Hop | None:
-    """The hop that a pill has most room on: it lies across rather than up and down, and is a neighbour's."""
+    """Returns the hop with most room for a pill: horizontal and between neighbours."""
     exchanging = [hop for hop in hops if not hop.look.thin]
     return max(exchanging, key=lambda hop: abs(arrow_at(hop.points)[1][0]), default=None)

@@ -1,10 +1,10 @@
-"""Ways through the gutters between racks. Pure geometry: a lattice of tracks, and the shortest way along it.
+"""Routing through the gutters between racks: a lattice of tracks and the cheapest path along it. Pure geometry.
 
-Tracks are the lines on which edges may run: in every gutter, and at the ports of every row and column. A way costs
-its length; corners, ports aside of a border's middle, and most of all meeting another way cost more, so that edges
-cross or share a track only where nothing else is left.
-Source: A* (Hart, Nilsson and Raphael 1968), over places and the direction in which they were reached, since corners
-cost.
+Edges run on tracks, which lie in every gutter and at the ports of every row and column. A path costs its length;
+corners, ports off the middle, and above all meeting another path cost extra, so that edges cross or share a track only
+if necessary.
+
+Source: A* (Hart, Nilsson and Raphael 1968) over places and directions, since corners have a cost.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 Point = tuple[float, float]
 Node = tuple[int, int]
-"""Numbers of a track across and of one down."""
+"""Indices of a vertical and a horizontal track."""
 
 LANE = 12.0
-"""Between tracks in a gutter between columns."""
+"""Distance of tracks in a gutter between columns."""
 LOW_LANE = 8.0
-"""Between tracks in a gap between rows."""
+"""Distance of tracks in a gap between rows."""
 PORTS = (0.0, -2 * LANE, 2 * LANE)
-"""Where on a border edges may end: its middle first, which straight edges have."""
+"""Offsets of ports on a border; straight edges use the middle."""
 CORNER, ASIDE, SAME_SIDE, MEETING = 60.0, 14.0, 500.0, 4000.0
 ABOVE = 4.0
-"""Of two ways as long, the one below the racks."""
+"""Cost that prefers the lower of two equally long paths."""
 RIGHT, LEFT, DOWN, UP = (1, 0), (-1, 0), (0, 1), (0, -1)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A place on a rack's border, and the direction that leads away from it."""
+    """A place on a rack's border and its outward direction."""
 
     at: Point
     away: tuple[int, int]
     aside: float
-    """How far from the middle."""
+    """Distance from the middle."""
 
 
 class Gutters:
-    """The free tracks of a grid of racks while ways are laid on them."""
+    """The tracks of a grid of racks, with the paths laid so far."""
 
     def __init__(self, grid: Grid):
         self._grid = grid
@@ -66,10 +66,10 @@ class Gutters:
         self._taken: set[Node] = set()
         self._ports: dict[str, list[Port]] = {}
 
-    # What is laid
+    # Paths
 
     def lay_straight(self, one: Cell, other: Cell) -> tuple[Point, ...] | None:
-        """The way between racks side by side or one below the other, laid; None for others."""
+        """Lays the straight path between adjacent racks; returns None for others."""
         start, end = self._facing(one, other)
         if start is None or end is None or self._is_used(one, start) or self._is_used(other, end):
             return None
@@ -77,20 +77,20 @@ class Gutters:
         return (start.at, end.at)
 
     def lay(self, one: Cell, other: Cell) -> tuple[Point, ...]:
-        """The cheapest way from rack to rack as things stand, laid."""
+        """Lays the cheapest path between two racks."""
         points, start, end = self._search(one, other)
         self._lay(points, one, start, other, end)
         return points
 
     def take(self, points: Sequence[Point]) -> None:
-        """Something else lies there: what is laid later goes round it where it can."""
+        """Marks a path as used; later paths avoid it where possible."""
         for (x1, y1), (x2, y2) in pairwise(points):
             across = range(bisect_left(self._xs, min(x1, x2)), bisect_right(self._xs, max(x1, x2)))
             down = range(bisect_left(self._ys, min(y1, y2)), bisect_right(self._ys, max(y1, y2)))
             self._taken.update((x, y) for x in across for y in down)
 
     def take_port(self, cell: Cell, at: Point) -> None:
-        """Something else ends there."""
+        """Marks a port as used."""
         self._ports.setdefault(cell.key, []).extend(port for port in self.ports(cell) if port.at == at)
 
     def _facing(self, one: Cell, other: Cell) -> tuple[Port | None, Port | None]:
@@ -107,7 +107,7 @@ class Gutters:
         return port in self._ports.get(cell.key, ())
 
     def ports(self, cell: Cell) -> Iterator[Port]:
-        """All places on a rack's border where edges may end."""
+        """Returns the ports of a rack."""
         box = cell.box
         for aside in PORTS:
             height = self._heights[cell.row] + aside
@@ -122,7 +122,7 @@ class Gutters:
         self._ports.setdefault(other.key, []).append(end)
         self.take(points)
 
-    # The search
+    # Search
 
     def _search(self, one: Cell, other: Cell) -> tuple[tuple[Point, ...], Port, Port]:
         starts = dict(self._doors(one))
@@ -168,12 +168,12 @@ class Gutters:
         return _corners(places), start, end
 
     def _distance(self, node: Node, cell: Cell) -> float:
-        """No way from there to the rack is shorter."""
+        """Lower bound of the path length to a rack, as A* requires."""
         x, y, box = self._xs[node[0]], self._ys[node[1]], cell.box
         return max(box.x - x, 0.0, x - box.right) + max(box.y - y, 0.0, y - box.bottom)
 
     def _doors(self, cell: Cell) -> Iterator[tuple[tuple[Node, tuple[int, int]], tuple[float, Port]]]:
-        """Where a rack's free ports lead to: the next node that way, its price, the port."""
+        """Returns the free ports of a rack as (next node, cost, port)."""
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):
             if port in used:
@@ -217,7 +217,7 @@ class Gutters:
 
 
 def _corners(places: list[Point]) -> tuple[Point, ...]:
-    """A way without the places where it goes straight on."""
+    """Removes points on straight stretches."""
     kept = places[:1]
     for before, place, after in zip(places, places[1:], places[2:], strict=False):
         straight = (before[0] == place[0] == after[0]) or (before[1] == place[1] == after[1])

@@ -1,4 +1,4 @@
-"""How edges run: host to host through the gutters between racks, never over a rack. Pure geometry."""
+"""Routes of edges between hosts, through the gutters and never over a rack. Pure geometry."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ class HopLook:
     """How a hop is drawn."""
 
     dashed: bool = False
-    """Not in step."""
+    """Asynchronous."""
     thin: bool = False
     arrows: bool = True
     ports: tuple[str, str] = ("trains", "trains")
-    """What its ends do: "trains" ○, "both" ⊡, "" for none."""
+    """Marks of the ends: "trains" ○, "both" ⊡, or ""."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """An edge from one rack's border to another's, as the corners of its way."""
+    """An edge between the borders of two racks, as its corners."""
 
     source: str
     target: str
     points: tuple[Point, ...]
     both_ways: bool = False
-    """Two hosts pass to each other on one line."""
+    """Traffic in both directions."""
     look: HopLook = field(default_factory=HopLook)
 
 
 def loop(
     grid: Grid, members: Collection[str], gutters: Gutters | None = None, look: HopLook | None = None
 ) -> tuple[Hop, ...]:
-    """The ring of an all-reduce: every member once round, neighbours on the canvas next to each other.
+    """Routes the ring of an all-reduce once through all members, adjacent racks next to each other.
 
-    Which host really follows which is up to the collective library; the loop says that all of them take part.
+    The actual order is up to the collective library; the ring shows that all members take part.
     """
     ring = ring_order(grid, members)
     if len(ring) < 2:
@@ -55,13 +55,13 @@ def loop(
 
 
 def between(grid: Grid, pairs: Collection[tuple[str, str]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
-    """A hop for each two hosts, both of which are on the grid."""
+    """Routes a hop for each pair of hosts on the grid."""
     cells = {cell.key: cell for cell in grid.cells}
     return _hops([(cells[one], cells[other]) for one, other in pairs], gutters, look)
 
 
 def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
-    # Straight ones first: the others go round them.
+    # Straight ones first, so that the others avoid them.
     straight = {pair: gutters.lay_straight(*pair) for pair in pairs}
     return tuple(
         Hop(one.key, other.key, straight[one, other] or gutters.lay(one, other), look=look) for one, other in pairs
@@ -70,7 +70,7 @@ def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -
 
 @dataclass(frozen=True)
 class Branch:
-    """A host's way to the trunk, from its port."""
+    """The path from a host's port to the trunk."""
 
     host: str
     does: str
@@ -80,25 +80,25 @@ class Branch:
 
 @dataclass(frozen=True)
 class Trunk:
-    """One line that many hosts share, with a branch to each: a stem in every gutter, and a bus that joins the stems."""
+    """A line shared by many hosts: stems in the gutters, a bus that joins them, and a branch per host."""
 
     branches: tuple[Branch, ...]
     stems: tuple[tuple[Point, Point], ...]
     label_at: Point
-    """Where a pill lies on no rack, or on as little of one as can be."""
+    """Position of the pill with the least overlap with racks."""
     is_flat: bool
-    """All in one row: a pill there has a gutter's width and no more."""
+    """Whether all hosts are in one row, so that the pill must fit into a gutter."""
 
 
 def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) -> Trunk:
-    """A trunk for hosts with what they do. Columns share the gutter between them by twos; it is taken in `gutters`."""
+    """Routes a trunk; each two columns share a gutter. Marks its tracks as used in `gutters`."""
     cells = {cell.key: cell for cell in grid.cells}
     stem_of = {host: _stem(grid, cells[host]) for host, _ in members}
     heights = {host: grid.port_height(cells[host].row) for host, _ in members}
     xs = sorted(set(stem_of.values()))
     rows = sorted({cells[host].row for host, _ in members})
     is_flat = len(rows) == 1
-    # Between two of the rows, as near to the middle as can be.
+    # The gap between rows nearest to the middle.
     bus = grid.row_bottom(rows[(len(rows) - 1) // 2]) + M.gap_down / 2
     stems: list[tuple[Point, Point]] = []
     for x in xs:
@@ -126,11 +126,11 @@ def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) 
 
 
 BEND = 2.0 * M.edge_corner
-"""How far a branch goes along its stem: the round corner and as much again."""
+"""Length of a branch along its stem: the rounded corner and as much again."""
 
 
 def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
-    """A stem without its last bit, where a branch bends into it. A bus is whole: its ends lie on stems."""
+    """Shortens a stem where a branch bends into it; a bus ends on stems and stays whole."""
     (x1, y1), (x2, y2) = ends
     if x1 != x2 or y2 - y1 < 2 * M.edge_corner:
         return ends
@@ -138,7 +138,7 @@ def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
 
 
 def _stem(grid: Grid, cell: Cell) -> float:
-    """The gutter of a rack: columns 0 and 1 share one, 2 and 3 the next; a last column by itself has the one before."""
+    """Returns the gutter of a rack; each two columns share one, and a last single column uses the one before."""
     last = max(other.column for other in grid.cells)
     left = cell.column - cell.column % 2
     if left == last and left > 0:
@@ -147,7 +147,7 @@ def _stem(grid: Grid, cell: Cell) -> float:
 
 
 def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
-    """Members in an order that mostly goes from neighbour to neighbour and ends beside its beginning."""
+    """Orders members so that most neighbours are adjacent and the end is beside the beginning."""
     cells = [cell for cell in grid.cells if cell.key in members]
     columns = {cell.column for cell in cells}
     rows = sorted({cell.row for cell in cells})
@@ -159,7 +159,7 @@ def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
 
 
 def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: int) -> tuple[Cell, ...]:
-    # Along the first row, then column by column from the last, down and up in turn, and so back to the start.
+    # Along the first row, then columns from the last, alternately down and up.
     order = [cell for cell in cells if cell.row == first_row]
     for turn, column in enumerate(reversed(columns)):
         below = [cell for cell in cells if cell.column == column and cell.row != first_row]
@@ -168,7 +168,7 @@ def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: 
 
 
 def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int) -> tuple[Cell, ...]:
-    # Row by row, to and fro, the first column left free for the way back.
+    # Alternating rows, with the first column reserved for the way back.
     order: list[Cell] = []
     for turn, row in enumerate(rows):
         along = [cell for cell in cells if cell.row == row and (cell.column != first_column or turn == 0)]
@@ -178,7 +178,7 @@ def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int
 
 
 def arrow_at(points: Sequence[Point]) -> tuple[Point, Point]:
-    """Where a hop's arrow sits, and the unit vector it points along: the middle of the longest stretch."""
+    """Returns position and direction of a hop's arrow: the middle of the longest stretch."""
     stretches = list(pairwise(points))
     (x1, y1), (x2, y2) = max(stretches, key=lambda ends: hypot(ends[1][0] - ends[0][0], ends[1][1] - ends[0][1]))
     length = max(abs(x2 - x1) + abs(y2 - y1), 1e-9)

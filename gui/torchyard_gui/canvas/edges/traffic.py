@@ -1,6 +1,6 @@
-"""A strategy's traffic between hosts: which of them are on a loop, on a trunk, neighbours, or fed with checkpoints.
+"""A strategy's traffic between hosts: loops, trunks, pairs and checkpoints. Pure.
 
-Pure. Edges run host to host: what two replicas of one host say to each other needs no line.
+Edges connect hosts; traffic between replicas of one host has no edge.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torchyard_gui.canvas.labels import translate
 from torchyard_gui.canvas.racks.layout import Grid
 
 Port = Literal["trains", "serves", "both"]
-"""What a host does in the exchange: ○, ■, ⊡."""
+"""Role of a host in the exchange: ○, ■, ⊡."""
 
 NEIGHBOUR_HOSTS = 32
-"""On more hosts a loop over all of them stands for who is whose neighbour: single lines could not be told apart."""
+"""With more hosts, a loop over all replaces the edges between neighbours, which would be indistinguishable."""
 
 RING = HopLook()
 NEIGHBOURS = HopLook(dashed=True, arrows=False, ports=("both", "both"))
@@ -30,7 +30,7 @@ CHECKPOINTS = HopLook(dashed=True, thin=True, ports=("", ""))
 
 @dataclass(frozen=True)
 class Wiring:
-    """Everything that lines are laid for. Equal wirings on equal grids have equal lines."""
+    """Input of the routing. Equal traffic on equal grids has equal routes."""
 
     ring: frozenset[str] = frozenset()
     trunk: tuple[tuple[str, Port], ...] = ()
@@ -38,21 +38,21 @@ class Wiring:
     checkpoints: tuple[tuple[str, str], ...] = ()
     in_step: bool = True
     label: tuple[str, ...] = ()
-    """Parts of what a pill says."""
+    """Parts of the pill's text."""
     count: int = 0
-    """Edges of the trunk, where they are too many to be drawn one by one; else 0."""
+    """Number of edges if the trunk stands for too many to draw, else 0."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """What is drawn."""
+    """The routes to draw."""
 
     hops: tuple[Hop, ...] = ()
     trunk: Trunk | None = None
 
 
-def wiring_of(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) -> Wiring:
-    """The traffic between hosts. `host_of`: those of the replicas that have a place."""
+def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) -> Wiring:
+    """Maps the traffic between replicas to hosts. `host_of` has the placed replicas."""
 
     def hosts(names: Iterable[str]) -> frozenset[str]:
         return frozenset(host_of[name] for name in names if name in host_of)
@@ -64,7 +64,7 @@ def wiring_of(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) 
     count = sum(bundle.count for bundle in serve)
     return Wiring(
         ring=hosts(name for bundle in traffic.of(Pattern.RING) for name in bundle.sources),
-        # A host that is alone on a trunk exchanges with itself only.
+        # A single host on a trunk only exchanges with itself.
         trunk=tuple((host, _port(host, sources, targets, traffic)) for host in sorted(trunk) if len(trunk) > 1),
         neighbours=_pairs(traffic, Pattern.NEIGHBOURS, host_of),
         checkpoints=_pairs(traffic, Pattern.CHECKPOINTS, host_of),
@@ -75,7 +75,7 @@ def wiring_of(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) 
 
 
 def lay(grid: Grid, wiring: Wiring) -> Lines:
-    """Lines on a grid of racks: what belongs to the exchange first, checkpoints go round it."""
+    """Routes the traffic on a grid; checkpoints last, so that they avoid the exchange."""
     gutters = Gutters(grid)
     hops: list[Hop] = list(loop(grid, wiring.ring, gutters, RING))
     if wiring.neighbours:
@@ -96,7 +96,7 @@ def _port(host: str, sources: frozenset[str], targets: frozenset[str], traffic: 
 
 
 def _pairs(traffic: Traffic, pattern: Pattern, host_of: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Hosts that exchange with each other, each two once."""
+    """Returns each pair of exchanging hosts once."""
     found: dict[tuple[str, str], None] = {}
     for bundle in traffic.of(pattern):
         for source, target in bundle.pairs():

@@ -1,4 +1,4 @@
-"""Carrying chips to a slot or host, which pins them, or off the racks, which leaves them to the planner."""
+"""Dragging chips to a slot or host, which pins them, or off the racks, which unpins them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 
 from torchyard_gui.canvas import labels
-from torchyard_gui.canvas.gestures.drag_preview import Ghost
-from torchyard_gui.canvas.gestures.snapshot_cache import Still
+from torchyard_gui.canvas.gestures.drag_preview import DragPreview
+from torchyard_gui.canvas.gestures.snapshot_cache import SnapshotCache
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_view import ZoomView
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 
 Fits = Callable[[list[str], str], str]
-"""Why these replicas cannot go to that target, in a sentence; "" where they can."""
+"""Returns why replicas cannot go to a target, or ""."""
 
 
 GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
-"""Where in its ghost the cursor holds a chip."""
+"""Position of the cursor in the dragged chip."""
 
 
 class DragChips(Gesture):
-    """Begins as a press on a chip, and carries it from the first pixels that are more than a shaky hand."""
+    """Begins with a press on a chip; drags it beyond the drag distance."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -37,7 +37,7 @@ class DragChips(Gesture):
         fits: Fits | None,
         drop: Callable[[list[str], str], None],
     ):
-        """`fits` None: chips cannot be carried here, only pressed."""
+        """Starts the gesture. Without `fits`, chips can be clicked but not dragged."""
         self._view = view
         self._scene = scene
         self._pressed = pressed
@@ -46,8 +46,8 @@ class DragChips(Gesture):
         self._room = view.viewport().size().toTuple()
         self._fits = fits
         self._drop = drop
-        self._ghost: Ghost | None = None
-        self._still: Still | None = None
+        self._ghost: DragPreview | None = None
+        self._still: SnapshotCache | None = None
         self._target = ""
         self._reason = ""
 
@@ -57,7 +57,7 @@ class DragChips(Gesture):
 
     @property
     def caption(self) -> str:
-        """What stands beside the cursor."""
+        """The text beside the cursor."""
         return self._ghost.caption if self._ghost is not None else ""
 
     def move(self, position: QPoint) -> None:
@@ -66,7 +66,7 @@ class DragChips(Gesture):
             if self._fits is None or not far:
                 return
             self._ghost = self._lift()
-            self._still = Still(self._view, self._scene, self._ghost.item)
+            self._still = SnapshotCache(self._view, self._scene, self._ghost.item)
         point = self._view.mapToScene(position)
         self._aim(self._scene.target_at(point))
         self._ghost.move(point, position, self._room)
@@ -77,7 +77,7 @@ class DragChips(Gesture):
         self.move(position)
         if self._ghost is None:
             if len(self._names) > 1 and not QApplication.keyboardModifiers():
-                # A click on one of many selected chips is meant for that one.
+                # A click on one of several selected chips selects only that one.
                 self._scene.set_selection([self._pressed])
             return
         target, reason = self._target, self._reason
@@ -90,17 +90,17 @@ class DragChips(Gesture):
         if self._ghost is not None:
             self._put_down()
 
-    def _lift(self) -> Ghost:
-        # The pressed chip lies on top of the stack.
+    def _lift(self) -> DragPreview:
+        # The pressed chip is on top of the stack.
         order = [self._pressed, *(name for name in self._names if name != self._pressed)]
         chips = [chip for name in order if (chip := self._scene.chip(name)) is not None]
-        ghost = Ghost(self._scene, chips, GRIP, self._view.devicePixelRatioF())
+        ghost = DragPreview(self._scene, chips, GRIP, self._view.devicePixelRatioF())
         self._scene.set_lifted(self._names)
         self._target = "?"
         return ghost
 
     def _aim(self, target: str) -> None:
-        # Asked once a target, not once a pixel.
+        # Computed once per target, not once per pixel.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
@@ -109,7 +109,7 @@ class DragChips(Gesture):
         self._scene.set_target(target, not self._reason)
 
     def _changes(self, target: str) -> bool:
-        """Whether a drop there would change anything."""
+        """Whether a drop on the target would change anything."""
         chips = [chip for name in self._names if (chip := self._scene.chip(name)) is not None]
         if not target:
             return any(chip.pinned for chip in chips)

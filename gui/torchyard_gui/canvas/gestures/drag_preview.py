@@ -1,7 +1,6 @@
-"""What hangs at the cursor during a drag: the chips as a stack, and below them where they would go or why not.
+"""The preview at the cursor during a drag: a stack of chips with the target, or the refusal, below.
 
-Two pictures that are painted when their content changes; plain pixmap items move them, so that a frame of a drag
-costs next to no Python.
+Both parts are pixmap items, repainted only when their content changes, so that moving them needs almost no Python.
 """
 
 from __future__ import annotations
@@ -22,23 +21,27 @@ from torchyard_gui.theme.tokens import METRICS as M
 TOP = 1000.0
 CAPTION_WIDTH = 280
 OFFSET = 4
-"""Between chips and caption."""
+"""Distance of chips and caption."""
 STACK = 4
-"""How far each chip of the stack lies from the one above it."""
+"""Offset of each chip in the stack."""
 ROUND = 2
-"""Room for the ring of selection."""
+"""Margin for the selection ring."""
 LINE = 16
 MOST_LINES = 4
 MOST_CHIPS = 3
 AWAY = (14.0, 18.0)
-"""Where a caption without chips is, from the cursor."""
+"""Offset of a caption without chips from the cursor."""
 
 
-class Ghost:
-    """Is on the scene from its making until `remove`, in the same size at any zoom."""
+class DragPreview:
+    """On the scene until `remove`, with the same size at any zoom."""
 
     def __init__(self, scene: QGraphicsScene, chips: Sequence[ChipContent], grip: QPoint, ratio: float = 1.0):
-        """`grip`: where in the first chip the cursor holds it. Without chips it is only the caption."""
+        """Adds the preview to the scene.
+
+        Args:
+            grip: Position of the cursor in the first chip. Without chips, only the caption is shown.
+        """
         self.caption = ""
         self.is_refused = False
         self._scene = scene
@@ -49,8 +52,8 @@ class Ghost:
         self._place = AWAY
         self._shift = AWAY
         self._size = (0, 0)
-        self._said: dict[tuple[str, bool], QPixmap] = {}
-        """What was said before: between two slots it is their rack again and again."""
+        self._captions: dict[tuple[str, bool], QPixmap] = {}
+        """Painted captions, because the same ones recur during a drag."""
         if chips:
             depth = min(len(chips), MOST_CHIPS)
             picture = self._paint_stack(chips[:depth], len(chips))
@@ -68,7 +71,7 @@ class Ghost:
         self._scene.removeItem(self.item)
 
     def move(self, point: QPointF, position: QPoint, room: tuple[int, int]) -> None:
-        """To a point of the scene, which is `position` in a view of size `room`: its borders do not cut the words."""
+        """Moves to a point of the scene, `position` in a view of size `room`, and keeps the caption inside the view."""
         self.item.setPos(point)
         left, top = self._place
         width, height = self._size
@@ -81,14 +84,14 @@ class Ghost:
             self._words.setPos(left, top)
 
     def say(self, caption: str, refused: bool) -> None:
-        """What stands below the chips; refused in the colour of failures."""
+        """Sets the caption; refusals have the colour of failures."""
         if (caption, refused) == (self.caption, self.is_refused):
             return
         self.caption, self.is_refused = caption, refused
-        picture = self._said.get((caption, refused))
+        picture = self._captions.get((caption, refused))
         if picture is None:
             picture = self._paint_words(paint_cache.wrapped(caption, CAPTION_WIDTH, "small")[:MOST_LINES], refused)
-            self._said[caption, refused] = picture
+            self._captions[caption, refused] = picture
         self._size = (round(picture.width() / self._ratio), round(picture.height() / self._ratio))
         self._words.setPixmap(picture)
 

@@ -1,4 +1,4 @@
-"""A role from the palette held over the canvas."""
+"""Drags from the palette over the canvas: roles and machine types, and the MIME types."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from PySide6.QtCore import QMimeData, QPoint
 from PySide6.QtWidgets import QGraphicsView
 
 from torchyard_gui.canvas import labels
-from torchyard_gui.canvas.gestures.drag_preview import Ghost
+from torchyard_gui.canvas.gestures.drag_preview import DragPreview
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.widgets.gesture import Gesture
 
 
 class DropRole(Gesture):
-    """A role goes to the rack below the cursor, else wherever the planner puts it."""
+    """Adds a role to the rack below the cursor, or lets the planner place it."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class DropRole(Gesture):
         self._drop = drop
         self._host = "?"
         self._reason = ""
-        self._ghost = Ghost(scene, (), QPoint(), view.devicePixelRatioF())
+        self._ghost = DragPreview(scene, (), QPoint(), view.devicePixelRatioF())
 
     @property
     def accepts(self) -> bool:
@@ -65,31 +65,33 @@ class DropRole(Gesture):
         self._scene.set_target(None)
 
 
-Told = Callable[[str, Sequence[str]], tuple[str, bool]]
-"""What a machine type would do to the pools of these replicas, in a sentence, and whether it can."""
+MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
+"""Returns the effect of a machine type on the pools of replicas as a sentence, and whether it is possible."""
 
 
 class DropMachine(Gesture):
-    """A machine type goes to the pool of the replica below the cursor, and from a host to those of all replicas there.
-    On one of several selected replicas, and beside all, it goes to those of the selection."""
+    """Applies a machine type to the pool of the replica below the cursor, or to the pools of a host's replicas.
+
+    On one of several selected replicas, or beside all, it applies to the selection.
+    """
 
     def __init__(
         self,
         view: QGraphicsView,
         scene: TopologyScene,
         machine: str,
-        told: Told,
+        effect: MachineEffect,
         drop: Callable[[str, list[str]], None],
     ):
         self._view = view
         self._scene = scene
         self._machine = machine
-        self._told = told
+        self._effect = effect
         self._drop = drop
         self._aimed: tuple[str, tuple[str, ...]] | None = None
         self._names: list[str] = []
         self._fits = False
-        self._ghost = Ghost(scene, (), QPoint(), view.devicePixelRatioF())
+        self._ghost = DragPreview(scene, (), QPoint(), view.devicePixelRatioF())
 
     @property
     def accepts(self) -> bool:
@@ -116,8 +118,8 @@ class DropMachine(Gesture):
         if aimed == self._aimed:
             return
         self._aimed, self._names = aimed, names
-        said, self._fits = self._told(self._machine, names)
-        self._ghost.say(said, not self._fits)
+        sentence, self._fits = self._effect(self._machine, names)
+        self._ghost.say(sentence, not self._fits)
         if replica:
             self._scene.mark.aim(self._scene.rect_of(replica), fits=self._fits, slot=True)
         else:
@@ -140,6 +142,6 @@ PRESET_MIME = "application/x-torchyard-preset"
 MACHINE_MIME = "application/x-torchyard-machine"
 
 
-def carried(data: QMimeData, kind: str) -> str:
-    """The key of that kind in a drag, else ""."""
+def dragged_text(data: QMimeData, kind: str) -> str:
+    """Returns the text of a MIME type in a drag, else ""."""
     return bytes(data.data(kind).data()).decode("utf-8", "replace") if data.hasFormat(kind) else ""

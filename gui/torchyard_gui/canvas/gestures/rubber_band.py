@@ -1,4 +1,4 @@
-"""Selecting all chips that a rectangle touches; with Ctrl or Shift besides those that were selected."""
+"""Rubber-band selection; Ctrl or Shift adds to the selection."""
 
 from __future__ import annotations
 

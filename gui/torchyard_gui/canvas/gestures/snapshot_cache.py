@@ -1,6 +1,6 @@
-"""Racks and edges as one picture, as long as something is carried over them and they stand still.
+"""Snapshot of racks and edges during a drag.
 
-Else Qt would find and blend each rack's and each edge's own picture anew in every frame of a drag.
+Without it, Qt would blend the cached pixmap of each rack and edge in every frame.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_view import ZoomView
 
 CALM = 3
-"""Moves in a row in which nothing changed: the picture is worth its taking."""
+"""Moves without a change before a snapshot is worthwhile."""
 
 
-class Still(QObject):
-    """From its making until `end`. What changes meanwhile is seen at once: the picture goes, and comes back later."""
+class SnapshotCache(QObject):
+    """In use from its creation until `end`. A change discards the snapshot, which is taken again later."""
 
     def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):
-        """`carried` is no part of the picture, nor is the mark of where it would go."""
+        """Starts without a snapshot. `carried` items and the drop highlight are not part of it."""
         super().__init__()
         self._view = view
         self._scene = scene
         self._above = (carried, scene.mark.item)
         self.is_taken = False
-        """Whether a picture stands for racks and edges now."""
+        """Whether a snapshot is shown in place of racks and edges."""
         self._calm = 0
         scene.touched.connect(self.drop)
 
     def moved(self) -> None:
-        """What is carried moved, and there is no picture."""
+        """Handles a move; takes the snapshot after enough moves without a change."""
         self._calm += 1
         if self._calm > CALM:
             self._take()
 
     def drop(self) -> None:
-        """Something changed, or is seen elsewhere: racks and edges are painted themselves."""
+        """Discards the snapshot after a change."""
         self._calm = 0
         if self.is_taken:
             self.is_taken = False
@@ -55,11 +55,11 @@ class Still(QObject):
         seen = [item for item in self._above if item.isVisible()]
         for item in seen:
             item.setVisible(False)
-        # Without the viewport's children, such as the buttons of the zoom.
+        # Excludes the viewport's child widgets, such as the zoom buttons.
         viewport.render(picture, QPoint(), QRegion(), QWidget.RenderFlag.DrawWindowBackground)
         for item in seen:
             item.setVisible(True)
         self.is_taken = True
-        # Not hidden: Qt would drop the racks' own pictures then, and at the end all would be painted anew.
+        # Opacity instead of hiding, because Qt would discard the cached pixmaps of hidden items.
         self._scene.ground.setOpacity(0)
         self._view.lay_picture(picture)

@@ -1,1 +1,1 @@
-"""Hosts as racks, with their slots and chips."""
+"""Hosts as racks with slots and chips."""

@@ -1,4 +1,4 @@
-"""How a replica's chip looks: badge, number, GPU or metric, meter; tinted only in trouble, with its cause."""
+"""Painting of chips: badge, number, GPU or metric, and meter; tinted with a cause in trouble."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from PySide6.QtGui import QPainter
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level
-from torchyard_gui.canvas.live_state import ReplicaLook
+from torchyard_gui.canvas.live_state import ReplicaLiveState
 from torchyard_gui.canvas.racks.content import ChipContent
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
 RADIUS = M.radius_small
 SIDE = 6
-"""Between a chip's border and what is in it."""
+"""Padding of a chip."""
 TEXT_X = SIDE + M.badge + 3
 TEXT_END = 4
-"""Between the second line and the border at the right."""
+"""Distance of the second line from the right border."""
 MARK = 13
 STATE_MARKS = {"succeeded", "stopped", "pending", "waiting", "starting", "restarting", "stopping"}
-"""States that a mark says; running is normal and has none."""
+"""States with a mark; running has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChipState:
-    """How the person at the mouse has it."""
+    """State of a chip in the interface."""
 
     selected: bool = False
     hovered: bool = False
     focused: bool = False
-    """The keyboard is on it: a ring apart from that of selection."""
+    """Has the keyboard focus, drawn as a ring apart from the selection."""
     lifted: bool = False
-    """It is being dragged: its ghost is at the cursor."""
+    """Is dragged: its preview is at the cursor."""
     problem: str = ""
 
 
@@ -46,13 +46,13 @@ def paint_chip(
     painter: QPainter,
     boxes: tuple[Box, ...],
     chip: ChipContent,
-    look: ReplicaLook | None,
+    look: ReplicaLiveState | None,
     state: ChipState = NORMAL,
     level: Level = Level.FULL,
     live: bool = False,
     names_group: bool = False,
 ) -> None:
-    """Paints a replica's pieces, the words into the first. `names_group`: it says which group it is of."""
+    """Paints a replica's pieces, with texts in the first. `names_group`: shows its group."""
     group = labels.group_mark(chip.group) if names_group and chip.group is not None else ""
     if state.lifted:
         painter.setOpacity(0.35)
@@ -77,14 +77,14 @@ def paint_chip(
         painter.setOpacity(1)
 
 
-def _tint(look: ReplicaLook | None) -> str:
-    """ "wait" or "fail" in trouble, else ""."""
+def _tint(look: ReplicaLiveState | None) -> str:
+    """Returns "wait" or "fail" in trouble, else ""."""
     if look is None or look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")
 
 
-def _paint_body(painter: QPainter, box: Box, look: ReplicaLook | None, state: ChipState, tint: str) -> None:
+def _paint_body(painter: QPainter, box: Box, look: ReplicaLiveState | None, state: ChipState, tint: str) -> None:
     rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
     unknown = look is not None and look.is_unknown
     fill = "accent_soft" if state.selected else f"{tint}_soft" if tint else "s2"
@@ -107,7 +107,7 @@ def _paint_words(
     painter: QPainter,
     box: Box,
     chip: ChipContent,
-    look: ReplicaLook | None,
+    look: ReplicaLiveState | None,
     state: ChipState,
     tint: str,
     live: bool,
@@ -158,12 +158,12 @@ def _paint_low(
     painter: QPainter,
     box: Box,
     chip: ChipContent,
-    look: ReplicaLook | None,
+    look: ReplicaLiveState | None,
     state: ChipState,
     tint: str,
     group: str,
 ) -> None:
-    """One line, for replicas in the CPU lane."""
+    """Paints a single line, for replicas in the CPU lane."""
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.y + 6, M.badge)
     x = box.x + TEXT_X
     baseline = box.y + 18.5
@@ -192,15 +192,15 @@ def _paint_low(
         painter.drawText(QPointF(right - paint_cache.width_of(text, "tiny", weight), baseline - 0.5), text)
 
 
-def fitting(text: str, look: ReplicaLook | None, room: int, weight: int) -> str:
-    """The second line in that room: since when a replica is unknown is said by the time alone, beside its "?"."""
+def fitting(text: str, look: ReplicaLiveState | None, room: int, weight: int) -> str:
+    """Returns the second line shortened to a width; for an unknown replica only the time, beside its "?"."""
     if look is not None and paint_cache.width_of(text, "tiny", weight) > room:
         text = look.stale_since if look.is_unknown and look.stale_since else labels.shorter(text)
     return paint_cache.elided(text, room, "tiny", weight)
 
 
-def _second_line(chip: ChipContent, look: ReplicaLook | None, tint: str) -> tuple[str, str, int]:
-    """Text, colour and weight of what stands with the number."""
+def _second_line(chip: ChipContent, look: ReplicaLiveState | None, tint: str) -> tuple[str, str, int]:
+    """Returns text, colour and weight of the second line."""
     if look is None:
         return labels.where(chip), "text2", 0
     if look.is_unknown:
@@ -210,7 +210,7 @@ def _second_line(chip: ChipContent, look: ReplicaLook | None, tint: str) -> tupl
     return look.metric or (labels.short_state_word(look.state) if look.state in STATE_MARKS else ""), "text2", 0
 
 
-def _mark_of(look: ReplicaLook | None, tint: str, state: ChipState) -> str:
+def _mark_of(look: ReplicaLiveState | None, tint: str, state: ChipState) -> str:
     if look is not None:
         if look.is_unknown:
             return "unknown"
@@ -222,8 +222,8 @@ def _mark_of(look: ReplicaLook | None, tint: str, state: ChipState) -> str:
     return "warning" if state.problem else ""
 
 
-def _paint_coarse(painter: QPainter, box: Box, chip: ChipContent, look: ReplicaLook | None, tint: str) -> None:
-    """Seen from afar: a larger badge, a larger number, nothing else."""
+def _paint_coarse(painter: QPainter, box: Box, chip: ChipContent, look: ReplicaLiveState | None, tint: str) -> None:
+    """Paints a small chip: only a larger badge and number."""
     size = min(24.0, box.height - 6)
     middle = box.y + box.height / 2
     paint_cache.put_badge(painter, chip.role, box.x + 4, middle - size / 2, size)
@@ -251,7 +251,7 @@ def _paint_meter(painter: QPainter, box: Box, meter: float, tint: str, height: f
 
 
 def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) -> None:
-    """A further piece of a replica whose GPUs are not side by side: its badge and number, pale."""
+    """Paints a further piece of a replica with non-adjacent GPUs: badge and number, pale."""
     painter.save()
     painter.setOpacity(painter.opacity() * 0.55)
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.middle[1] - M.badge / 2, M.badge)

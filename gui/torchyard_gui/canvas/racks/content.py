@@ -1,4 +1,4 @@
-"""What each rack holds, out of a plan and what is known of the hosts: values that are equal where nothing changed."""
+"""Contents of the racks, from a plan and the known hosts; equal values mean no change."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchyard_gui.canvas.racks.layout import RackLayout, lay_rack
 from torchyard_gui.widgets.advice import in_the_window
 
 TRAY = ""
-"""The key of the tray among racks: no host is called that."""
+"""Key of the tray among the racks; no host has an empty name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChipContent:
-    """A replica as its chip says it."""
+    """A replica as its chip shows it."""
 
     name: str
     role: str
@@ -27,11 +27,11 @@ class ChipContent:
     host: str
     gpus: tuple[int, ...]
     wanted: int
-    """GPUs that its pool asks for."""
+    """GPUs that its pool requests."""
     pinned: bool
     trains: bool
     group: int | None = None
-    """Its worker group, or server group; None where there is only one."""
+    """Its worker or server group, or None if there is only one."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class RackContent:
     layout: RackLayout
     chips: tuple[ChipContent, ...]
     gpus: tuple[tuple[str, int], ...] = ()
-    """Short name with memory, and how many of these there are."""
+    """(short model name with memory, count)."""
     busy: frozenset[int] = frozenset()
-    """GPUs that somebody uses."""
+    """GPUs in use."""
     users: Mapping[int, str] = field(default_factory=dict)
-    """Who that is, where it is known."""
+    """Their users, where known."""
     use_known: bool = True
-    """Whether anybody knows now who uses the host."""
+    """Whether the current use of the host is known."""
     cpus: int | None = None
     memory_gb: float | None = None
     checked: bool = False
     reasons: tuple[str, ...] = ()
-    """The tray's: why its replicas have no place."""
+    """For the tray: why its replicas cannot be placed."""
 
     @property
     def is_tray(self) -> bool:
@@ -71,9 +71,10 @@ class RackContent:
 def racks_of(
     plan: Plan, hosts: Sequence[HostFacts], also: Collection[str] = (), groups: Sequence[Group] = ()
 ) -> tuple[RackContent, ...]:
-    """The hosts that the plan uses or pins and those of `also`, in the fleet's order: moving a chip moves no rack.
+    """Returns hosts with placed or pinned replicas and those of `also`, in the fleet's order, which moves of chips
+    keep.
 
-    `groups` are the strategy's, as `traffic_of` has them.
+    `groups` are the strategy's, as from `traffic_of`.
     """
     group_of = {name: group.number for group in groups for name in group.members}
     on_host: dict[str, list[PlannedReplica]] = {}
@@ -85,7 +86,7 @@ def racks_of(
 
 
 def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:
-    """Replicas that fit nowhere, and the sentences that say why."""
+    """Returns the replicas without a place, and the reasons."""
     chips = tuple(_chip(planned, plan) for planned in plan.replicas if planned.host is None)
     if not chips:
         return (), ()
@@ -100,14 +101,14 @@ def _pinned_hosts(plan: Plan) -> set[str]:
         try:
             found.add(parse_pin(text).host)
         except ValueError:
-            continue  # the plan's problems say it already
+            continue  # reported as a problem of the plan
     return found
 
 
 def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan, group_of: Mapping[str, int]) -> RackContent:
     chips = tuple(_chip(planned, plan, group_of.get(planned.name)) for planned in members)
     known = {gpu.index for gpu in host.gpus}
-    # A host that was never checked has the GPUs that the plan imagines there.
+    # A host that was never checked has the GPUs that the plan assumes.
     indices = sorted(known | {gpu for chip in chips for gpu in chip.gpus})
     layout = lay_rack(
         indices,
@@ -143,16 +144,16 @@ def _chip(planned: PlannedReplica, plan: Plan, group: int | None = None) -> Chip
 
 
 FORMS = ("HBM", "PCI", "SXM")
-"""Beginnings of words that tell a GPU's memory or plug."""
+"""Prefixes of words that name a GPU's memory or form factor."""
 
 
 def gpu_summary(gpus: Sequence[Gpu]) -> tuple[tuple[str, int], ...]:
-    """Kinds of GPU, the most frequent first: ("H100 80 GB", 8)."""
+    """Returns (model, count), the most frequent first: ("H100 80 GB", 8)."""
     return tuple(Counter(f"{short_model(gpu.name)} {round(gpu.memory_mb / 1024)} GB" for gpu in gpus).most_common())
 
 
 def short_model(name: str) -> str:
-    """A GPU's name without its maker and form: "NVIDIA H100 80GB HBM3" is an H100."""
+    """Returns a GPU's name without maker and form factor: "NVIDIA H100 80GB HBM3" is an H100."""
     words = [word for word in name.split() if word.lower() not in ("nvidia", "geforce", "tesla", "graphics", "gpu")]
     plain = [word for word in words if not word.upper().endswith("GB") and word[:3].upper() not in FORMS]
     kept = plain or words

@@ -1,7 +1,8 @@
-"""Where slots and chips lie in a rack, and racks on the canvas. Pure geometry: numbers in, boxes out.
+"""Layout of slots and chips in a rack, and of racks on the canvas. Pure geometry.
 
-Lengths come from the theme's metrics. A rack is four slots wide; a replica of several GPUs lies over its slots as
-one chip, in as many pieces as its GPUs have stretches, a whole block counting as one.
+Lengths are the theme's metrics. A rack is four slots wide. A replica with several GPUs covers its slots with one chip,
+in
+as many pieces as its GPUs form blocks.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ SLOTS_ACROSS = 4
 CPU_ACROSS = 2
 INNER = M.rack - 2 * PAD
 SLOT_ACROSS, SLOT_DOWN = M.slot_width + M.slot_gap, M.slot_height + M.slot_gap
-"""From one slot to the next."""
+"""Pitch of the slots."""
 RACK_ACROSS = M.rack + M.gap_across
-"""From one rack to the next."""
+"""Pitch of the racks."""
 LINE = M.line
 MARGIN = 24
-"""Round all racks."""
+"""Margin around all racks."""
 TRAY_MOST = 40
-"""Chips that the tray shows; the others are counted in a line below."""
+"""Most chips shown in the tray; a line below counts the others."""
 
 
 @dataclass(frozen=True)
 class RackLayout:
-    """Boxes in the rack's own coordinates."""
+    """Boxes in the rack's coordinates."""
 
     height: float
     slots: Mapping[int, Box] = field(default_factory=dict)
     """By GPU index."""
     chips: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)
-    """Pieces by replica, the one with the words first."""
+    """Pieces by replica, the one with the texts first."""
     rule: float = 0
-    """Where the line above the footer runs."""
+    """Vertical position of the line above the footer."""
     words: Box | None = None
-    """The tray's room for reasons."""
+    """The tray's box for reasons."""
 
     @property
     def width(self) -> float:
@@ -50,12 +51,12 @@ class RackLayout:
 
     @property
     def slots_top(self) -> float:
-        """Where the first slot or chip begins, below the header and the tray's words."""
+        """Top of the slots, below the header and the tray's reasons."""
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
         return min(tops, default=self.rule)
 
     def slot_at(self, x: float, y: float) -> int | None:
-        """The GPU whose slot is there. Asked at every move of the mouse, hence no search through all of them."""
+        """Returns the GPU of the slot at a point. Called on every mouse move, so without a search."""
         column, across = divmod(x - PAD, SLOT_ACROSS)
         row, down = divmod(y - M.rack_header, SLOT_DOWN)
         if across >= M.slot_width or down >= M.slot_height or not 0 <= column < SLOTS_ACROSS or row < 0:
@@ -73,7 +74,7 @@ class RackLayout:
 
 
 def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]], on_cpus: Sequence[str]) -> RackLayout:
-    """A host's rack: its GPUs by index, the replicas on them, and those that need none."""
+    """Lays out a rack: GPUs by index, the replicas on them, and replicas without GPUs."""
     slots = {gpu: _slot(position) for position, gpu in enumerate(gpus)}
     positions = {gpu: position for position, gpu in enumerate(gpus)}
     chips = {name: pieces([positions[gpu] for gpu in indices if gpu in positions]) for name, indices in on_gpus}
@@ -93,7 +94,7 @@ def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]]
 
 
 def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
-    """The tray of replicas without a place, with room for `lines` lines of reasons above the chips."""
+    """Lays out the tray with `lines` lines of reasons above the chips."""
     words = Box(PAD, M.rack_header, INNER, lines * LINE)
     top = words.bottom + (PAD if lines else 0)
     shown = names[:TRAY_MOST]
@@ -106,7 +107,7 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
 
 
 def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
-    """The boxes over slots at these positions: stretches of a row, whole rows below each other as one block."""
+    """Returns boxes over the slots at these positions: parts of a row, or full rows as one block."""
     stretches: list[tuple[int, int, int]] = []
     for _, members in groupby(enumerate(sorted(positions)), lambda pair: (pair[1] - pair[0], pair[1] // SLOTS_ACROSS)):
         run = [position for _, position in members]
@@ -121,7 +122,7 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
                 continue
         joined.append((first, last, rows))
     boxes = [_block(first, last, rows) for first, last, rows in joined]
-    # The words go where there is most room for them.
+    # Texts go into the largest piece.
     widest = max(range(len(boxes)), key=lambda at: (boxes[at].width, -at), default=0)
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
@@ -159,15 +160,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Racks in columns, those of a row aligned at their tops."""
+    """Racks in columns; those of a row are aligned at their tops."""
 
     columns: int
     cells: tuple[Cell, ...] = ()
     tops: tuple[float, ...] = ()
-    """Of the rows."""
+    """By row."""
 
     def cell_at(self, x: float, y: float) -> Cell | None:
-        """The rack there. Asked at every move of the mouse, hence no search through all of them."""
+        """Returns the cell at a point. Called on every mouse move, so without a search."""
         row, column = bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS)
         at = row * self.columns + column
         if row < 0 or not 0 <= column < self.columns or at >= len(self.cells):
@@ -182,13 +183,13 @@ class Grid:
         return max(cell.box.bottom for cell in self.cells if cell.row == row)
 
     def port_height(self, row: int) -> float:
-        """Where edges meet the racks of a row on their sides: one height for all of them."""
+        """Returns the height of side ports, the same for all racks of a row."""
         members = [cell.box for cell in self.cells if cell.row == row]
         return members[0].y + round(min(box.height for box in members) / 2)
 
 
 def arrange(heights: Mapping[str, float], columns: int) -> Grid:
-    """Racks by key, row by row."""
+    """Arranges racks by key, row by row."""
     cells: list[Cell] = []
     tops: list[float] = []
     top = 0.0
@@ -204,9 +205,9 @@ def arrange(heights: Mapping[str, float], columns: int) -> Grid:
 
 
 def best_columns(heights: Sequence[float], width: float, height: float) -> int:
-    """How many columns show racks of these heights largest in a view of that size; full size is large enough.
+    """Returns the number of columns that shows racks of these heights largest in a view, up to full size.
 
-    Of those that are as good, the one nearest to a square, so that loops stay short; else the wider.
+    Among equals, the most square arrangement wins, which keeps loops short; then the wider one.
     """
     count = len(heights)
     if count <= 1 or width <= 0 or height <= 0:

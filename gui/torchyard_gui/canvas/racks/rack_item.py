@@ -1,7 +1,7 @@
-"""A host on the scene. It draws its chips itself: one item a host keeps a thousand replicas light.
+"""The graphics item of a host, which also draws its chips: one item per host stays fast with a thousand replicas.
 
-Qt keeps its picture (device cache), so that panning and what is dragged over it cost no Python; a chip that changes
-repaints its own rectangle of it only.
+Qt caches its pixmap (device cache), so that panning and drags need no Python. A changed chip repaints only its own
+rectangle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QStyleOptionGrap
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level, level_of
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.chip_painting import ChipState, paint_chip
 from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 from torchyard_gui.canvas.racks.layout import INNER
@@ -33,17 +33,17 @@ from torchyard_gui.canvas.racks.rack_painting import (
 from torchyard_gui.canvas.racks.tile_painting import cells, paint_tile
 
 ROUND = 5
-"""How far rings reach out of a chip."""
+"""Extent of rings beyond a chip."""
 
 
 class RackItem(QGraphicsRectItem):
-    """A rack, or the tray. A rectangle item for its bounds only: Qt asks for those at every frame."""
+    """A rack, or the tray. Derived from a rectangle item so that Qt computes the bounds in C++, once per frame."""
 
     def __init__(self, content: RackContent):
         super().__init__()
         self.content = content
-        self.host: HostLook | None = None
-        self._states: Mapping[str, ReplicaLook] | None = None
+        self.host: HostLiveState | None = None
+        self._states: Mapping[str, ReplicaLiveState] | None = None
         self._chips: dict[str, ChipContent] = {chip.name: chip for chip in content.chips}
         self._groups = groups_in(content.chips)
         self._marks: dict[str, ChipState] = {}
@@ -54,7 +54,7 @@ class RackItem(QGraphicsRectItem):
         self.setFlag(QGraphicsItem.GraphicsItemFlag.ItemUsesExtendedStyleOption)
         self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
 
-    # What it shows
+    # Content
 
     def set_content(self, content: RackContent) -> None:
         if content == self.content:
@@ -66,13 +66,13 @@ class RackItem(QGraphicsRectItem):
         self._marks = {name: mark for name, mark in self._marks.items() if name in self._chips}
         self.update()
 
-    def set_host(self, host: HostLook | None) -> None:
+    def set_host(self, host: HostLiveState | None) -> None:
         if host != self.host:
             self.host = host
             self.update()
 
-    def set_states(self, states: Mapping[str, ReplicaLook] | None) -> None:
-        """Takes the looks of its own replicas; None is design."""
+    def set_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
+        """Sets the live states of its replicas; None is the design."""
         old, self._states = self._states, states
         if states is None or old is None:
             if states is not old:
@@ -85,43 +85,43 @@ class RackItem(QGraphicsRectItem):
                 self.update(QRectF(0, 0, self.content.layout.width, self.content.layout.rule))
 
     def set_mark(self, name: str, mark: ChipState) -> None:
-        """How the person at the mouse has a chip."""
+        """Sets the interface state of a chip."""
         if self._marks.get(name, ChipState()) != mark:
             self._marks[name] = mark
             self._update_chips([name])
 
     def set_zoom(self, zoom: float) -> None:
-        """Its level of detail follows."""
+        """Sets the zoom and with it the level of detail."""
         tiles = Level.TILE in (level_of(zoom), level_of(self._zoom))
         if tiles or level_of(zoom) is not level_of(self._zoom):
             self.update()
         self._zoom, self._is_tile = zoom, level_of(zoom) is Level.TILE
 
-    # Geometry, in its own coordinates
+    # Geometry, in the item's coordinates
 
     def _bounds(self) -> QRectF:
         layout = self.content.layout
         return QRectF(-2, -2, layout.width + 4, layout.height + 4 + SHADE)
 
     def pieces(self, name: str) -> tuple[Box, ...]:
-        """Where a replica is drawn now; nothing for one that the tray does not show."""
+        """Returns the boxes of a replica; none if the tray does not show it."""
         if level_of(self._zoom) is Level.TILE:
             return tuple(box for cell, box in cells(self.content, self._zoom) if cell == name)
         return self.content.layout.chips.get(name, ())
 
     def chip_at(self, x: float, y: float) -> str:
-        """The replica there, else ""."""
+        """Returns the replica at a point, else ""."""
         if level_of(self._zoom) is Level.TILE:
             return next((name for name, box in cells(self.content, self._zoom) if box.has(x, y)), "")
         boxes = self.content.layout.chips.items()
         return next((name for name, pieces in boxes if any(box.has(x, y) for box in pieces)), "")
 
     def slot_at(self, x: float, y: float) -> int | None:
-        """The GPU whose slot is there."""
+        """Returns the GPU of the slot at a point."""
         return None if self._is_tile else self.content.layout.slot_at(x, y)
 
-    def told_at(self, x: float, y: float) -> str:
-        """What a tool tip says of a slot or of the header there; "" for chips, which the scene describes."""
+    def tooltip_at(self, x: float, y: float) -> str:
+        """Returns the tool tip of a slot or of the header; "" for chips, which the scene describes."""
         if self.content.is_tray or self.chip_at(x, y):
             return ""
         slot = self.slot_at(x, y)
@@ -160,7 +160,7 @@ class RackItem(QGraphicsRectItem):
     def _paint_slots(self, painter: QPainter, seen: Box, level: Level) -> None:
         taken = {gpu for chip in self.content.chips for gpu in chip.gpus}
         holders = self.host.holders if self.host is not None else {}
-        live = self._states is not None  # A run is shown as it ran: who uses its hosts now is no part of that.
+        live = self._states is not None  # A run is shown as it ran, without the current users of its hosts.
         for gpu, box in self.content.layout.slots.items():
             if gpu in taken or not box.meets(seen):
                 continue
@@ -178,8 +178,8 @@ class RackItem(QGraphicsRectItem):
                 mark = self._marks.get(name, ChipState())
                 paint_chip(painter, boxes, self._chips[name], look, mark, level, live, names_group=name in first)
 
-    def _look(self, name: str) -> ReplicaLook | None:
-        """How a replica stands; on a host that does not answer nobody knows."""
+    def _look(self, name: str) -> ReplicaLiveState | None:
+        """Returns a replica's live state; unknown on a host that does not answer."""
         look = self._states.get(name) if self._states is not None else None
         if look is None or look.is_unknown or self.host is None or not self.host.is_unknown:
             return look
@@ -201,7 +201,7 @@ MOST_LINES = 6
 
 
 def reason_lines(reasons: tuple[str, ...]) -> tuple[str, ...]:
-    """The tray's sentences as lines, not too many: the problems below the canvas have all."""
+    """Returns the tray's reasons as a few lines; the problems list has all."""
     lines = [line for reason in reasons for line in paint_cache.wrapped(reason, INNER, "small")]
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]} …"]

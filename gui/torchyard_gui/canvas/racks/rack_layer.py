@@ -1,4 +1,4 @@
-"""The racks of the scene: which there are, where each stands, and what lies at a point, in the scene's coordinates."""
+"""The racks of the scene: positions and hit tests, in the scene's coordinates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchyard_gui.canvas.racks.layout import Grid, arrange, best_columns
 from torchyard_gui.canvas.racks.rack_item import RackItem
 
 
-class Racks(Mapping[str, RackItem]):
-    """By host, and the tray by its key, in the order in which they stand in columns on the ground."""
+class RackLayer(Mapping[str, RackItem]):
+    """Racks by host, and the tray, in the order of their columns."""
 
     def __init__(self, ground: QGraphicsItem):
         self.grid = Grid(1)
-        """Where each stands."""
+        """The place of each rack."""
         self._ground = ground
         self._items: dict[str, RackItem] = {}
         self._room = QSizeF()
@@ -35,7 +35,7 @@ class Racks(Mapping[str, RackItem]):
         return len(self._items)
 
     def take(self, contents: Sequence[RackContent], dress: Callable[[RackItem], None]) -> None:
-        """Keeps a rack for each content and no others; `dress` shows in a new one what is known besides."""
+        """Sets the racks to show; `dress` applies the current states to a new rack."""
         keys = {content.key for content in contents}
         for key in [key for key in self._items if key not in keys]:
             self._ground.scene().removeItem(self._items.pop(key))
@@ -52,13 +52,13 @@ class Racks(Mapping[str, RackItem]):
         self._items = items
 
     def set_room(self, room: QSizeF) -> None:
-        """As many columns as show racks largest there, from the next `arrange` on."""
+        """Sets the view's size, from which `arrange` chooses the number of columns."""
         self._room = room
 
     def arrange(self) -> bool:
-        """Puts each where it stands now. Whether any came, went or moved."""
+        """Places the racks; returns whether any was added, removed or moved."""
         heights = {key: item.content.layout.height for key, item in self._items.items()}
-        # The same hosts in the same room keep their columns, however high a rack became: nothing jumps in a gesture.
+        # The columns change only with the hosts or the room, so that nothing jumps during a gesture.
         occasion = (tuple(heights), self._room.width(), self._room.height())
         if occasion != self._occasion:
             self._occasion = occasion
@@ -71,10 +71,10 @@ class Racks(Mapping[str, RackItem]):
             self._items[cell.key].setPos(cell.box.x, cell.box.y)
         return True
 
-    # What lies where
+    # Hit tests
 
     def rect_of(self, chip: ChipContent) -> QRectF:
-        """A replica's chip (its first piece); empty where it is not drawn."""
+        """Returns the first piece of a replica's chip; empty if it is not drawn."""
         item = self._items.get(chip.host)
         boxes = item.pieces(chip.name) if item is not None else ()
         return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()
@@ -96,12 +96,12 @@ class Racks(Mapping[str, RackItem]):
         return self._items[cell.key] if cell is not None else None
 
     def replica_at(self, point: QPointF) -> str:
-        """The replica whose chip lies there, else ""."""
+        """Returns the replica at a point, else ""."""
         item = self.rack_at(point)
         return item.chip_at(point.x() - item.x(), point.y() - item.y()) if item is not None else ""
 
     def replicas_in(self, rect: QRectF) -> list[str]:
-        """Replicas with any part of their chips in there."""
+        """Returns the replicas whose chips touch a rectangle."""
         box = Box(rect.x(), rect.y(), rect.width(), rect.height())
         found = []
         for item in self._items.values():
@@ -112,7 +112,7 @@ class Racks(Mapping[str, RackItem]):
         return found
 
     def target_at(self, point: QPointF) -> str:
-        """What a drop there pins to: "gpu-b:2" on a slot, "gpu-b" on a rack, "" elsewhere: the planner's choice."""
+        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" for the planner's choice."""
         x, y = point.toTuple()
         cell = self.grid.cell_at(x, y)
         if cell is None or cell.key == TRAY:

@@ -1,4 +1,4 @@
-"""How a host's rack looks: header with its state, GPUs and use, slots, and a footer with its CPUs; and the tray."""
+"""Painting of racks: header with state, GPUs and use, slots, footer with CPUs, and the tray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PySide6.QtGui import QPainter, QPainterPath, QPen
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level
-from torchyard_gui.canvas.live_state import HostLook
+from torchyard_gui.canvas.live_state import HostLiveState
 from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 from torchyard_gui.canvas.racks.layout import LINE, PAD, TRAY_MOST
 from torchyard_gui.theme.theme import theme
@@ -18,11 +18,11 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 RADIUS = M.radius
 SHADE = 3
-"""How far a rack's shadow reaches below it."""
+"""Extent of a rack's shadow."""
 
 
 def paint_body(painter: QPainter, rack: RackContent) -> None:
-    """The card itself."""
+    """Paints the card."""
     rect = QRectF(0.5, 0.5, rack.layout.width - 1, rack.layout.height - 1)
     painter.setPen(Qt.PenStyle.NoPen)
     if not rack.is_tray:
@@ -35,9 +35,9 @@ def paint_body(painter: QPainter, rack: RackContent) -> None:
 
 
 def paint_header(
-    painter: QPainter, rack: RackContent, host: HostLook | None, use: str, level: Level, live: bool
+    painter: QPainter, rack: RackContent, host: HostLiveState | None, use: str, level: Level, live: bool
 ) -> None:
-    """State, name, GPUs, use."""
+    """Paints state, name, GPUs and use."""
     mark = host_mark(rack, host, live)
     if level is Level.COARSE:
         painter.setPen(theme().color("text"))
@@ -73,7 +73,7 @@ def paint_header(
 
 
 def _fitting(rack: RackContent, use: str, room: float) -> str:
-    """The use in fewer words where name, GPUs and use do not fit beside each other; tool tips have all of it."""
+    """Returns a shorter text of the use if the header is too narrow; tool tips have the full text."""
     beside = (
         paint_cache.width_of(_name(rack), "strong") + 9 + paint_cache.width_of(labels.gpu_kinds(rack), "small") + 10
     )
@@ -82,7 +82,7 @@ def _fitting(rack: RackContent, use: str, room: float) -> str:
     return paint_cache.elided(use, 190, "small")
 
 
-def host_mark(rack: RackContent, host: HostLook | None, live: bool) -> str:
+def host_mark(rack: RackContent, host: HostLiveState | None, live: bool) -> str:
     if rack.is_tray:
         return "warning"
     if host is not None:
@@ -97,8 +97,7 @@ def _name(rack: RackContent) -> str:
 def paint_slot(
     painter: QPainter, box: Box, gpu: int, holder: str | None, level: Level, *, unknown: bool = False
 ) -> None:
-    """A slot without a chip: with its GPU's number, dashed where nobody knows whether it is free, or hatched with
-    who uses it."""
+    """Paints an empty slot: its GPU's number, dashed if its use is unknown, or hatched with its user."""
     rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
     unknown = unknown and holder is None
     painter.setPen(paint_cache.outline("unknown", 1, dashed=True) if unknown else paint_cache.outline("hair"))
@@ -129,7 +128,7 @@ def paint_slot(
 
 
 def paint_footer(painter: QPainter, rack: RackContent) -> None:
-    """CPUs and memory."""
+    """Paints CPUs and memory."""
     layout = rack.layout
     painter.setPen(paint_cache.outline("hair"))
     painter.drawLine(QPointF(PAD, layout.rule + 0.5), QPointF(layout.width - PAD, layout.rule + 0.5))
@@ -152,7 +151,7 @@ def _pair(painter: QPainter, x: float, baseline: float, label: str, value: str) 
 
 
 def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) -> None:
-    """The tray's sentences, and how many chips it does not show."""
+    """Paints the tray's reasons and the number of chips not shown."""
     box = rack.layout.words
     if box is not None:
         painter.setPen(theme().color("text2"))
@@ -167,15 +166,15 @@ def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) 
 
 
 REACH = 3.0
-"""How far a frame reaches out of its chips: less than half a gap, so that two frames never touch."""
+"""Extent of a frame beyond its chips; below half a gap, so that frames never touch."""
 ROUND = float(M.radius)
 
 Key = tuple[bool, int]
-"""Whether it is trainers' group, and its number."""
+"""(whether it is a group of trainers, number)."""
 
 
 def groups_in(chips: Iterable[ChipContent]) -> dict[Key, list[str]]:
-    """Replicas by their groups, in the rack's order; those of none are left out."""
+    """Returns replicas by group, in the rack's order."""
     found: dict[Key, list[str]] = {}
     for chip in chips:
         if chip.group is not None:
@@ -184,7 +183,7 @@ def groups_in(chips: Iterable[ChipContent]) -> dict[Key, list[str]]:
 
 
 def hull(boxes: Sequence[Box]) -> QPainterPath:
-    """The outline round boxes, with the gaps between those that are neighbours filled."""
+    """Returns the outline of boxes, with the gaps between neighbours filled."""
     path = QPainterPath()
     for box in boxes:
         path.addRoundedRect(QRectF(*box.grown(REACH)), ROUND, ROUND)
@@ -194,7 +193,7 @@ def hull(boxes: Sequence[Box]) -> QPainterPath:
         below = [
             other for other in boxes if other.y == box.bottom + gap and other.x < box.right and box.x < other.right
         ]
-        # Into both chips as far as their corners are round: no notch is left.
+        # Overlaps both chips by their corner radius, so that no notch remains.
         bridges = [QRectF(box.right - ROUND, box.y - REACH, gap + 2 * ROUND, box.height + 2 * REACH) for _ in right]
         for other in below:
             left, end = max(box.x, other.x), min(box.right, other.right)
@@ -209,7 +208,7 @@ def hull(boxes: Sequence[Box]) -> QPainterPath:
 
 
 def paint_hulls(painter: QPainter, groups: Mapping[Key, Sequence[str]], boxes: Mapping[str, Sequence[Box]]) -> None:
-    """Paints each group's frame; chips go over it."""
+    """Paints the frame of each group, below the chips."""
     for members in groups.values():
         around = [box for name in members for box in boxes.get(name, ())]
         if around:

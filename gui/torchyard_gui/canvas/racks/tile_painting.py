@@ -1,4 +1,4 @@
-"""How a rack looks from far out: a tile with the host's name and a cell a GPU, darker with more use."""
+"""Painting of racks as tiles: the host's name and a cell per GPU, darker with more use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtGui import QColor, QPainter
 
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.content import RackContent
 from torchyard_gui.canvas.racks.rack_painting import host_mark
 from torchyard_gui.theme.theme import theme
@@ -22,12 +22,12 @@ TROUBLE = ("fail", "wait")
 def paint_tile(
     painter: QPainter,
     rack: RackContent,
-    host: HostLook | None,
-    states: Mapping[str, ReplicaLook] | None,
+    host: HostLiveState | None,
+    states: Mapping[str, ReplicaLiveState] | None,
     selected: frozenset[str],
     zoom: float,
 ) -> None:
-    """Paints a rack in its own coordinates; lengths are divided by `zoom`, so they hold on the screen."""
+    """Paints a rack in its own coordinates; lengths are divided by `zoom` to be constant on the screen."""
     members = states if states is not None else {}
     looks = [members[chip.name] for chip in rack.chips if chip.name in members]
     trouble = next((tint for tint in TROUBLE if any(tint_of(look) == tint for look in looks)), "")
@@ -42,14 +42,14 @@ def paint_tile(
         _paint_name(painter, rack, _mark(rack, host, trouble, unknown, states is not None), zoom)
 
 
-def tint_of(look: ReplicaLook) -> str:
-    """ "fail", "wait" or ""."""
+def tint_of(look: ReplicaLiveState) -> str:
+    """Returns "fail", "wait" or ""."""
     if look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")
 
 
-def _mark(rack: RackContent, host: HostLook | None, trouble: str, unknown: bool, live: bool) -> str:
+def _mark(rack: RackContent, host: HostLiveState | None, trouble: str, unknown: bool, live: bool) -> str:
     if trouble:
         return {"fail": "failed", "wait": "warning"}[trouble]
     if unknown:
@@ -75,7 +75,7 @@ def _paint_name(painter: QPainter, rack: RackContent, mark: str, zoom: float) ->
 def _paint_cells(
     painter: QPainter,
     rack: RackContent,
-    states: Mapping[str, ReplicaLook] | None,
+    states: Mapping[str, ReplicaLiveState] | None,
     selected: frozenset[str],
     zoom: float,
     unknown: bool,
@@ -107,7 +107,7 @@ def _paint_cells(
             painter.drawRect(ring)
 
 
-def _shade(name: str, role: str, look: ReplicaLook | None, live: bool) -> QColor:
+def _shade(name: str, role: str, look: ReplicaLiveState | None, live: bool) -> QColor:
     if not name:
         return theme().color("track")
     if not live:
@@ -123,16 +123,16 @@ def _shade(name: str, role: str, look: ReplicaLook | None, live: bool) -> QColor
 
 
 NAME_HEIGHT = 17
-"""Of the name, in pixels on the screen."""
+"""Height of the name in screen pixels."""
 PAD = 5
 GAP = 1.5
 NO_NAME_BELOW = 0.12
-"""Zoom below which names could not be read and cells take their room."""
+"""Below this zoom, names are unreadable and cells use their space."""
 ACROSS = 4
 
 
 def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
-    """Each slot's and CPU replica's cell in the rack's coordinates, with its replica's name or ""."""
+    """Returns the cell of each slot and CPU replica with the replica's name or ""."""
     of_gpu = {gpu: chip.name for chip in rack.chips for gpu in chip.gpus}
     names = [of_gpu.get(gpu, "") for gpu in rack.layout.slots]
     names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray]

@@ -1,4 +1,4 @@
-"""The log below a run: whose it is, follow, search, and the log itself; closed it is a line with the newest words."""
+"""The dock below a run with the logs of its replicas: choice, follow, search; closed, it shows the last line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, SearchField, label, set_ink
 
 SETTLE_MS = 120
-"""While somebody runs through replicas, only the one they stop at is opened."""
+"""Delay before a log is opened, to skip replicas passed by quickly."""
 MOST_LOGS = 64
-"""Read as one: each costs its host a look a few times a second."""
+"""Most logs read together; each queries its host a few times a second."""
 
 Log = tuple[str, str, int]
 """(replica, host, local rank)."""
 
 
 class LogDock(QWidget):
-    """Opens logs when they are asked for; closed it keeps one open only, for its last line."""
+    """Opens logs on demand; closed, only the one whose last line it shows."""
 
     opened_changed = Signal(bool)
 
@@ -38,7 +38,7 @@ class LogDock(QWidget):
         self._remark = ""
         self._is_open = False
         self._by_user = False
-        """Whether somebody chose the replica: then a failure does not choose another."""
+        """Whether the user chose the replica; a failure then does not change the choice."""
         self._settle = QTimer(self)
         self._settle.setSingleShot(True)
         self._settle.setInterval(SETTLE_MS)
@@ -54,8 +54,8 @@ class LogDock(QWidget):
         self.replica.activated.connect(self._chosen_by_user)
         self._last = ElidedLabel()
         self._last.setProperty("ink", "2")
-        self._said = ElidedLabel()
-        self._said.setProperty("role", "small")
+        self._message = ElidedLabel()
+        self._message.setProperty("role", "small")
         self.search = SearchField(self.tr("Find in the log …"))
         self.search.setFixedWidth(200)
         self.search.returnPressed.connect(self.find_next)
@@ -67,7 +67,7 @@ class LogDock(QWidget):
         self.follow.setChecked(True)
         self.view = LogView()
         self.view.following_changed.connect(self.follow.setChecked)
-        self.view.said.connect(self._say_fail)
+        self.view.problem_changed.connect(self._say_fail)
         self.view.search_ended.connect(self._searched)
         self.view.last_line_changed.connect(self._last.setText)
         self.view.log_wanted.connect(self._show_one)
@@ -78,7 +78,7 @@ class LogDock(QWidget):
         for widget in (self.toggle, self._title, self.replica):
             head.addWidget(widget)
         head.addWidget(self._last, 2)
-        head.addWidget(self._said, 1)
+        head.addWidget(self._message, 1)
         for tool in (self.search, self.previous, self.next, self.follow):
             head.addWidget(tool)
         self._head = QWidget()
@@ -103,7 +103,7 @@ class LogDock(QWidget):
             self._settle.start()
 
     def set_run(self, feed: RunFeed | None) -> None:
-        """Another run: the chief's log, or that of the first failure."""
+        """Shows another run: the log of the first failure, else the chief's."""
         self._run_feed = feed
         self._by_user = False
         with QSignalBlocker(self.replica):
@@ -114,7 +114,7 @@ class LogDock(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes in replicas that are known by now."""
+        """Adds newly known replicas."""
         if self._run_feed is None:
             return
         names = list(self._run_feed.picture.tracks)
@@ -126,14 +126,14 @@ class LogDock(QWidget):
             self._settle.start()
 
     def show_replica(self, name: str, *, open_: bool = True) -> None:
-        """This replica's log."""
+        """Shows a replica's log."""
         if self.replica.show_one(name):
             self._by_user = True
         if open_:
             self.set_open(True)
 
     def set_chosen(self, names: list[str]) -> None:
-        """These replicas are chosen on the page: one alone has the log, several may be read as one."""
+        """Sets the replicas selected on the page: one replaces the shown log, several can be read together."""
         with QSignalBlocker(self.replica):
             self.replica.set_chosen(names)
         if len(names) == 1:
@@ -150,13 +150,13 @@ class LogDock(QWidget):
         self._find(backwards=True)
 
     def start_search(self) -> None:
-        """The keyboard goes to the search line."""
+        """Focuses the search field."""
         self.set_open(True)
         self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
         self.search.selectAll()
 
     def close_log(self) -> None:
-        """Reads nothing any more."""
+        """Closes all logs."""
         self._settle.stop()
         self._close_logs()
 
@@ -177,7 +177,7 @@ class LogDock(QWidget):
 
     def _show_state(self) -> None:
         self.toggle.setIcon(icon("chevron-down" if self._is_open else "chevron-up"))
-        for widget in (self.view, self.search, self.previous, self.next, self.follow, self._said):
+        for widget in (self.view, self.search, self.previous, self.next, self.follow, self._message):
             widget.setVisible(self._is_open)
         self._last.setVisible(not self._is_open)
 
@@ -190,11 +190,11 @@ class LogDock(QWidget):
         self._by_user = True
 
     def _show_one(self, log: str) -> None:
-        """The replica of one of several logs, alone."""
+        """Shows only the log of this replica."""
         self.show_replica(log.partition(".")[0])
 
     def _wanted(self) -> list[Log]:
-        """The logs that are to be open now."""
+        """Returns the logs to open now."""
         if self._run_feed is None:
             return []
         picture = self._run_feed.picture
@@ -214,7 +214,7 @@ class LogDock(QWidget):
         self._last.setText("")
         run, picture = self._run_feed.run, self._run_feed.picture
         self._feeds = {(name, host, rank): self._model.log(run, host, name, rank) for name, host, rank in wanted}
-        # As their files are called, so that one is found again.
+        # Named like their files.
         names = [name if picture.ranks_of(name) == 1 else f"{name}.{rank}" for name, _, rank in wanted]
         self.view.set_feeds(list(self._feeds.values()), names)
         count = sum(picture.ranks_of(name) for name in self.replica.names if name in picture.tracks)
@@ -249,20 +249,20 @@ class LogDock(QWidget):
         self._say("" if found else self.tr("Not found further on"))
 
     def _say(self, text: str) -> None:
-        set_ink(self._said, "2")
-        self._said.setText(text or self._remark)
+        set_ink(self._message, "2")
+        self._message.setText(text or self._remark)
 
     def _say_fail(self, text: str) -> None:
-        set_ink(self._said, "wait" if text else "2")
-        self._said.setText(text or self._remark)
+        set_ink(self._message, "wait" if text else "2")
+        self._message.setText(text or self._remark)
 
 
 ALL, CHOSEN = "", "*"
-"""Data of the entries that stand for several; else it is the replica's name."""
+"""Data of the entries for several logs; other entries have a replica's name."""
 
 
 class LogChoice(QComboBox):
-    """The entries for several stand above those for one."""
+    """Choice of logs; entries for several come first."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -280,26 +280,26 @@ class LogChoice(QComboBox):
 
     @property
     def names(self) -> list[str]:
-        """The replicas whose logs are wanted."""
+        """Names of the replicas whose logs are chosen."""
         data = self.currentData()
         if data is None:
             return []
         return {ALL: self._names, CHOSEN: self._chosen}.get(data, [data])
 
     def set_names(self, names: Sequence[str]) -> None:
-        """The run has these replicas."""
+        """Sets the replicas of the run."""
         if list(names) != self._names:
             self._names = list(names)
             self._fill()
 
     def set_chosen(self, names: Sequence[str]) -> None:
-        """These are chosen on the page."""
+        """Sets the replicas selected on the page."""
         if list(names) != self._chosen:
             self._chosen = list(names)
             self._fill()
 
     def show_one(self, name: str) -> bool:
-        """Whether there is such a replica; then it is the one."""
+        """Chooses a replica; returns whether it exists."""
         return name in self._names and self._show(name)
 
     def show_chosen(self) -> bool:

@@ -1,4 +1,4 @@
-"""The logs that a view shows: asks their hosts for the pieces that are missing, takes in what is new."""
+"""Loads missing pages of the shown logs from their hosts, and appends new data."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torchyard_gui.runs.logs.log_search import LogSearch
 from torchyard_gui.runs.logs.paged_log import BLOCK
 
 OLD_S = 2.0
-"""What a host has of a log so soon after it answered was there before; later, it is new."""
+"""Data received so soon after a host first answered existed before; later data is new."""
 
 
-class LogReading(QObject):
-    """Reads logs as one. The feeds stay their maker's to close."""
+class LogLoader(QObject):
+    """Loads several logs. The feeds belong to the caller."""
 
     grown = Signal()
-    """There is more at the end."""
+    """New data at the end."""
     filled = Signal()
-    """A piece that was asked for is here."""
+    """A requested page arrived."""
     ended_changed = Signal()
-    said = Signal(str)
-    """What is the matter, in words; empty where nothing is."""
+    problem_changed = Signal(str)
+    """The current problem, or ""."""
 
     def __init__(self, feeds: Sequence[LogFeed], names: Sequence[str], parent: QObject | None = None):
         super().__init__(parent)
@@ -40,25 +40,25 @@ class LogReading(QObject):
 
     @property
     def ended(self) -> bool:
-        """Whether none of the logs will grow any more."""
+        """Whether no log will grow any more."""
         return all(feed.ended for feed in self.feeds)
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Stops; no signal follows."""
         self._closed = True
         self.cancel_search()
         for source in self._sources:
             source.close()
 
     def ask(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """Asks for (log, offset) of pieces, each once; `filled` tells."""
+        """Requests pages as (log, offset), each once; `filled` follows."""
         for number, offset in pieces:
             if (number, offset) not in self._asked:
                 self._asked.add((number, offset))
                 self.feeds[number].read(offset, BLOCK, self._taker(number, offset))
 
     def search(self, text: str, begin: Place, *, backwards: bool, done: Callable[[Place | None], None]) -> None:
-        """Looks for the next place of `text`. Another search ends it."""
+        """Searches for the next match of `text`; replaces a search in progress."""
         self.cancel_search()
         self._search = LogSearch(self.log, self.feeds, text, begin, backwards=backwards, done=done)
 
@@ -68,7 +68,7 @@ class LogReading(QObject):
             self._search = None
 
     def take(self, number: int, data: bytes, begin: int, *, is_old: bool) -> None:
-        """What is new in a log, or was found there at first."""
+        """Appends data of a log, new or found at first."""
         size = self.feeds[number].size
         if is_old:
             self.log.open(number, size)
@@ -78,7 +78,7 @@ class LogReading(QObject):
         self.grown.emit()
 
     def note(self, number: int, trouble: str) -> None:
-        """What is the matter with a log; empty where nothing is any more."""
+        """Sets a log's problem, or ""."""
         before = self._first_trouble()
         if trouble:
             self._troubles[number] = trouble
@@ -86,7 +86,7 @@ class LogReading(QObject):
         else:
             self._troubles.pop(number, None)
         if self._first_trouble() != before:
-            self.said.emit(self._first_trouble())
+            self.problem_changed.emit(self._first_trouble())
         if not trouble:
             self.filled.emit()
 
@@ -106,7 +106,7 @@ class LogReading(QObject):
 class _Source(QObject):
     """One of the logs."""
 
-    def __init__(self, reading: LogReading, number: int, feed: LogFeed):
+    def __init__(self, reading: LogLoader, number: int, feed: LogFeed):
         super().__init__(reading)
         self._reading = reading
         self._number = number

@@ -1,4 +1,4 @@
-"""Several logs of any length read as one: which lines stand where, and which pieces of which log are missing."""
+"""Merges logs of any length in order of arrival, and tells which pages are missing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from torchyard_gui.runs.logs.paged_log import KEPT, Line, LogPieces, Missing
+from torchyard_gui.runs.logs.paged_log import KEPT, Line, MissingPage, PagedLog
 
 MOST_STEPS = 4096
-"""Of one log; older ones are then told apart half as well."""
+"""Bursts recorded per log; beyond, the older half is merged in pairs."""
 
 
 class Arrivals:
-    """A clock for one log's bytes: 0 to 1 over what was there at first, then the number of the burst they came in."""
+    """Arrival times of one log's bytes: 0 to 1 for the initial data, then the number of the burst."""
 
     def __init__(self) -> None:
         self._old = 0
@@ -25,12 +25,12 @@ class Arrivals:
         self.has_begun = False
 
     def begin(self, size: int) -> None:
-        """So many bytes were there at first."""
+        """Sets the size of the initial data."""
         self._old = size
         self.has_begun = True
 
     def grow(self, offset: int, time: float) -> None:
-        """What follows from `offset` came in burst `time`, above 1; the last one may go on."""
+        """Records that data from `offset` on arrived in burst `time`, above 1; the last burst may continue."""
         if self._times and time <= self._times[-1]:
             return
         self._offsets.append(offset)
@@ -41,14 +41,14 @@ class Arrivals:
             self._times[:half] = self._times[:half:2]
 
     def time(self, offset: int) -> float:
-        """When the byte at `offset` came."""
+        """Returns when the byte at `offset` arrived."""
         if offset < self._old:
             return offset / self._old
         number = bisect_right(self._offsets, offset) - 1
         return self._times[number] if number >= 0 else 1.0
 
     def since(self, time: float) -> int | None:
-        """The first byte that came at `time` or later; None for none so far."""
+        """Returns the offset of the first byte that arrived at `time` or later, or None."""
         if time < 1:
             offset = max(0, int(time * self._old) - 1)
             while offset < self._old and offset / self._old < time:
@@ -58,7 +58,7 @@ class Arrivals:
         return self._step(bisect_left(self._times, time))
 
     def after(self, time: float) -> int | None:
-        """The first byte that came later than `time`."""
+        """Returns the offset of the first byte that arrived after `time`."""
         if time < 1:
             offset = max(0, int(time * self._old) - 1)
             while offset < self._old and offset / self._old <= time:
@@ -72,17 +72,17 @@ class Arrivals:
 
 
 Place = tuple[float, int, int]
-"""(when, which log, byte offset): where a line begins, in the order of them all."""
+"""(time, log number, byte offset) of the start of a line; ordered over all logs."""
 
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)
 LEAST_KEPT = 3
-"""Blocks of each log, however many there are."""
+"""Blocks kept per log, however many logs there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedLine:
-    """A line with its place among those of all logs, and its log's name."""
+    """A line with its log's name and its place among all logs."""
 
     place: Place
     name: str
@@ -90,12 +90,12 @@ class PlacedLine:
 
     @property
     def after(self) -> Place:
-        """The place behind it."""
+        """The place after it."""
         return (self.place[0], self.place[1], self.line.end)
 
 
-class MissingPieces(Exception):
-    """(log, offset) of the pieces that are not here yet."""
+class MissingPages(Exception):
+    """(log, offset) of the pages that are not loaded."""
 
     def __init__(self, pieces: list[tuple[int, int]]):
         super().__init__(pieces)
@@ -105,16 +105,16 @@ class MissingPieces(Exception):
 @dataclass
 class _Log:
     name: str
-    pieces: LogPieces
+    pieces: PagedLog
     arrivals: Arrivals = field(default_factory=Arrivals)
 
 
 class MergedLog:
-    """The logs, by their numbers."""
+    """The logs by number."""
 
     def __init__(self, names: Sequence[str] = ()):
         kept = max(LEAST_KEPT, KEPT // max(1, len(names)))
-        self._logs = [_Log(name, LogPieces(kept)) for name in names]
+        self._logs = [_Log(name, PagedLog(kept)) for name in names]
         self._now = 1.0
         self._grower = -1
 
@@ -127,21 +127,21 @@ class MergedLog:
 
     @property
     def size(self) -> int:
-        """Bytes of all together."""
+        """Total number of bytes."""
         return sum(log.pieces.size for log in self._logs)
 
     def put(self, number: int, offset: int, data: bytes, size: int) -> None:
-        """Takes a piece of a log that was asked for."""
+        """Adds a requested page of a log."""
         self._logs[number].pieces.put(offset, data, size)
 
     def open(self, number: int, size: int) -> None:
-        """So much of a log was there at first."""
+        """Sets the initial size of a log."""
         log = self._logs[number]
         log.arrivals.begin(size)
         log.pieces.size = max(log.pieces.size, size)
 
     def grow(self, number: int, offset: int, data: bytes, size: int) -> None:
-        """Takes what is new in a log. One log's bursts in a row are one."""
+        """Appends new data of a log. Successive data of one log is one burst."""
         log = self._logs[number]
         if not log.arrivals.has_begun:
             log.arrivals.begin(0)
@@ -155,7 +155,7 @@ class MergedLog:
         return (self._logs[number].arrivals.time(offset), number, offset)
 
     def offset(self, number: int, place: Place) -> int:
-        """The first byte of a log that does not come before `place`."""
+        """Returns the offset of a log's first byte at or after `place`."""
         when, whose, at = place
         log = self._logs[number]
         if number == whose:
@@ -164,15 +164,15 @@ class MergedLog:
         return log.pieces.size if found is None else min(found, log.pieces.size)
 
     def line_from(self, number: int, place: Place) -> int:
-        """Where the first line of a log from `place` on begins, as well as it can be told from what is here."""
+        """Returns the start of a log's first line at or after `place`, as exactly as the loaded pages allow."""
         try:
             first = self._first(number, place)
-        except Missing:
+        except MissingPage:
             return self.offset(number, place)
         return self._logs[number].pieces.size if first is None else first
 
     def lines(self, place: Place, count: int) -> list[PlacedLine]:
-        """At most `count` lines from `place` on. Raises MissingPieces."""
+        """Returns at most `count` lines from `place` on. Raises MissingPages."""
         heads = [self.place(number, begin) for number, begin in self._each(self._first, place) if begin is not None]
         heapq.heapify(heads)
         found: list[PlacedLine] = []
@@ -187,7 +187,7 @@ class MergedLog:
         return found
 
     def back(self, place: Place, count: int) -> Place:
-        """Where the line `count` lines before `place` begins, the first at the top. Raises MissingPieces."""
+        """Returns the place `count` lines before `place`, at least the top. Raises MissingPages."""
         before = [self._before(number, begin) for number, begin in self._each(self._last, place) if begin is not None]
         heapq.heapify(before)
         for _ in range(count):
@@ -203,20 +203,20 @@ class MergedLog:
         return place
 
     def last_page(self, count: int) -> Place:
-        """Where the last `count` lines begin. Raises MissingPieces."""
+        """Returns the place of the last `count` lines. Raises MissingPages."""
         return self.back(END, count)
 
     def line_with(self, number: int, offset: int) -> Place:
-        """The line that the byte at `offset` is in. Raises MissingPieces."""
+        """Returns the line that contains the byte at `offset`. Raises MissingPages."""
         with _of(number):
             return self.place(number, self._logs[number].pieces.begin_of_line(offset))
 
     def share(self, place: Place) -> float:
-        """How much of all bytes comes before `place`, 0 to 1."""
+        """Returns the fraction of all bytes before `place`."""
         return sum(self.offset(number, place) for number in range(len(self))) / max(1, self.size)
 
     def near(self, share: float) -> Place:
-        """A line with so much of all bytes before it, about. Raises MissingPieces."""
+        """Returns a line at about this fraction of all bytes. Raises MissingPages."""
         wanted = share * self.size
         low, high = 0.0, self._now + 1
         for _ in range(48):
@@ -225,7 +225,7 @@ class MergedLog:
                 low = middle
             else:
                 high = middle
-        # A burst has one time for all its bytes: it begins at `burst`, and what is wanted may lie inside.
+        # All bytes of a burst have one time: the target may be inside it.
         burst = float(math.floor(high)) if high >= 1 else low
         left = wanted - self._bytes_before(burst)
         for number, log in enumerate(self._logs):
@@ -245,7 +245,7 @@ class MergedLog:
         return (-when, -number, -begin)
 
     def _first(self, number: int, place: Place) -> int | None:
-        """Where the first line of a log that does not begin before `place` begins; None for none."""
+        """Returns the start of a log's first line at or after `place`, or None."""
         pieces, offset = self._logs[number].pieces, self.offset(number, place)
         if offset >= pieces.size:
             return None
@@ -257,29 +257,29 @@ class MergedLog:
         return begin if begin < pieces.size else None
 
     def _last(self, number: int, place: Place) -> int | None:
-        """Where the last line of a log that begins before `place` begins."""
+        """Returns the start of a log's last line before `place`."""
         first = self._first(number, place)
         pieces = self._logs[number].pieces
         end = pieces.size if first is None else first
         return pieces.begin_of_line(end - 1) if end > 0 else None
 
     def _each(self, find: Callable[[int, Place], int | None], place: Place) -> list[tuple[int, int | None]]:
-        """What `find` finds in each log; all that is missing is told at once, so that it is asked for at once."""
+        """Calls `find` for each log; collects all missing pages, to request them together."""
         found, missing = [], []
         for number in range(len(self)):
             try:
                 found.append((number, find(number, place)))
-            except Missing as piece:
+            except MissingPage as piece:
                 missing.append((number, piece.offset))
         if missing:
-            raise MissingPieces(missing)
+            raise MissingPages(missing)
         return found
 
 
 @contextmanager
 def _of(number: int) -> Iterator[None]:
-    """What is missing there is missing in log `number`."""
+    """Adds the log's number to a missing page."""
     try:
         yield
-    except Missing as piece:
-        raise MissingPieces([(number, piece.offset)]) from None
+    except MissingPage as piece:
+        raise MissingPages([(number, piece.offset)]) from None

@@ -1,4 +1,4 @@
-"""Draws lines of logs: whose they are, colours of levels, what is selected, and what was searched for."""
+"""Painting of log lines: names, colours by level, selection and search match."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchyard_gui.theme.theme import theme
 FAMILIES = ("JetBrains Mono", "DejaVu Sans Mono", "Menlo", "Consolas")
 SIZE = 12
 GAP = 12
-"""Between a log's name and its line."""
+"""Distance between a log's name and its line."""
 
 
 @cache
 def mono() -> QFont:
-    """The log's font."""
+    """Returns the font of logs."""
     font = QFont()
     font.setFamilies([*FAMILIES])
     font.setStyleHint(QFont.StyleHint.Monospace)
@@ -43,7 +43,7 @@ def paint_lines(
     hit: str,
     selected: tuple[Place, Place] | None,
 ) -> None:
-    """Lines from the top of `rect`; those that begin in `selected` are so, `hit` is marked."""
+    """Paints lines from the top of `rect`; `selected` is a range of line starts, `hit` the search match."""
     look = theme()
     painter.fillRect(rect, look.color("s2"))
     painter.setFont(mono())
@@ -60,7 +60,7 @@ def paint_lines(
 
 
 def paint_names(painter: QPainter, rect: QRect, lines: Sequence[PlacedLine], left: int) -> None:
-    """Before each line whose it is, over what was scrolled under it; fainter where it is the same again."""
+    """Paints the log's name before each line, fainter if repeated."""
     look = theme()
     painter.fillRect(rect, look.color("s1"))
     painter.setPen(look.pen("hair"))

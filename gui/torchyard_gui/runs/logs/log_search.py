@@ -1,4 +1,4 @@
-"""Searches logs through the pieces of them that are read for that, forwards or backwards, and keeps none."""
+"""Search in logs, forwards or backwards, by reading their pages one after another."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PIECE = 512 * 1024
 
 
 class LogSearch:
-    """One search. `done` is called with the place of what was found, None where it is not there.
+    """One search; `done` is called with the place of the match, or None.
 
-    Of several logs, the one that has been looked through the least is read on, until none can have it nearer.
+    Among several logs, the one searched least far is read next, until no other log can have a nearer match.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class LogSearch:
         backwards: bool,
         done: Callable[[Place | None], None],
     ):
-        """Capitals do not matter. Forwards from `begin`; backwards, what lies wholly before it."""
+        """Starts a case-insensitive search: forwards from `begin`, or backwards for matches that end before it."""
         self._log = log
         self._feeds = feeds
         self._needle = needle.encode().lower()
@@ -35,11 +35,11 @@ class LogSearch:
         self._cancelled = False
         self._best: Place | None = None
         self._at = {number: log.line_from(number, begin) for number in range(len(log))}
-        """How far each log has been looked through that is not done with."""
+        """How far each unfinished log was searched."""
         self._step()
 
     def cancel(self) -> None:
-        """Nothing is called any more."""
+        """Cancels; `done` is not called."""
         self._cancelled = True
 
     def _step(self) -> None:

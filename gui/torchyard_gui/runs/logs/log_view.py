@@ -1,4 +1,4 @@
-"""Logs on the screen, one or several as one: only what is seen is asked for, so millions of lines open at once."""
+"""View of one or several logs. It loads only visible lines, so logs with millions of lines open at once."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QAbstractScrollArea, QAbstractSlider, QWidget
 
 from torchyard_gui.bridge.log_feed import LogFeed
-from torchyard_gui.runs.logs.log_loader import LogReading
-from torchyard_gui.runs.logs.log_merge import END, TOP, MergedLog, MissingPieces, Place, PlacedLine
+from torchyard_gui.runs.logs.log_loader import LogLoader
+from torchyard_gui.runs.logs.log_merge import END, TOP, MergedLog, MissingPages, Place, PlacedLine
 from torchyard_gui.runs.logs.log_painting import GAP, line_height, paint_lines, paint_names, width_of
 from torchyard_gui.theme.theme import theme
 
 WHEEL_LINES = 3
 MARGIN = 16
 MOST_COPIED = 20_000
-"""Lines that are copied at once."""
+"""Most lines copied at once."""
 SCROLL_UNITS = 1_000_000
 
 
 class LogView(QAbstractScrollArea):
-    """It follows the end until somebody scrolls up, and again from when the end is reached."""
+    """Follows the end until the user scrolls up, and again once the end is reached."""
 
     following_changed = Signal(bool)
     search_ended = Signal(bool)
-    """Whether something was found."""
-    said = Signal(str)
-    """What is the matter, in words; empty where nothing is."""
+    """Whether there was a match."""
+    problem_changed = Signal(str)
+    """The current problem, or ""."""
     last_line_changed = Signal(str)
     log_wanted = Signal(str)
-    """The name of one of several logs, which is wanted alone."""
+    """The name of the log to show alone."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
-        self._reading: LogReading | None = None
+        self._reading: LogLoader | None = None
         self._log = MergedLog()
         self._top: Place = TOP
         self._lines: list[PlacedLine] = []
@@ -52,9 +52,9 @@ class LogView(QAbstractScrollArea):
         self._widest = 0
         self._hit = ""
         self._selected: tuple[Place, Place] | None = None
-        """(anchor, other end): places of lines."""
+        """(anchor, other end) as places of lines."""
         self._later: Callable[[], None] | None = None
-        """Where somebody wants to go, while the piece that it takes is on its way."""
+        """Scrolling to repeat once a missing page was loaded."""
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.timeout.connect(self._go_on)
@@ -67,18 +67,18 @@ class LogView(QAbstractScrollArea):
         self.horizontalScrollBar().valueChanged.connect(self.viewport().update)
         theme().changed.connect(self.viewport().update)
 
-    # What it shows
+    # Content
 
     def set_feed(self, feed: LogFeed | None) -> None:
-        """Another log, at its end. The feed stays its maker's to close."""
+        """Shows another log at its end. The feed belongs to the caller."""
         self.set_feeds([] if feed is None else [feed], [] if feed is None else [feed.replica])
 
     def set_feeds(self, feeds: Sequence[LogFeed], names: Sequence[str]) -> None:
-        """Other logs, at their end; of several, each line has its log's name before it."""
+        """Shows other logs at their end; with several, lines start with the log's name."""
         if self._reading is not None:
             self._reading.close()
             self._reading.deleteLater()
-        self._reading = reading = LogReading(feeds, names, self) if feeds else None
+        self._reading = reading = LogLoader(feeds, names, self) if feeds else None
         self._log = reading.log if reading is not None else MergedLog()
         self._top, self._lines, self._selected, self._widest = TOP, [], None, 0
         self._later = None
@@ -87,9 +87,9 @@ class LogView(QAbstractScrollArea):
             reading.grown.connect(self._grown)
             reading.filled.connect(self._filled)
             reading.ended_changed.connect(self._lay_out)
-            reading.said.connect(self.said)
+            reading.problem_changed.connect(self.problem_changed)
         self.set_following(True)
-        self.said.emit("")
+        self.problem_changed.emit("")
         self._lay_out()
 
     @property
@@ -97,7 +97,7 @@ class LogView(QAbstractScrollArea):
         return self._following
 
     def set_following(self, on: bool) -> None:
-        """Whether the end is kept in sight."""
+        """Sets whether the end stays visible."""
         if on != self._following:
             self._following = on
             self.following_changed.emit(on)
@@ -107,18 +107,18 @@ class LogView(QAbstractScrollArea):
 
     @property
     def shown_lines(self) -> list[str]:
-        """The texts of the lines that are on the screen."""
+        """Texts of the visible lines."""
         return [line.line.text for line in self._lines]
 
     @property
     def shown_names(self) -> list[str]:
-        """Whose they are."""
+        """Names of the logs of the visible lines."""
         return [line.name for line in self._lines]
 
-    # Searching
+    # Search
 
     def search(self, text: str, *, backwards: bool) -> None:
-        """Looks for the next place, from the selected line on; `search_ended` tells."""
+        """Searches from the selected line; `search_ended` follows."""
         self.cancel_search()
         self._hit = text
         self.viewport().update()
@@ -134,7 +134,7 @@ class LogView(QAbstractScrollArea):
         if self._reading is not None:
             self._reading.cancel_search()
 
-    # Keys and mouse
+    # Keyboard and mouse
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         page = max(1, self._rows() - 1)
@@ -196,13 +196,13 @@ class LogView(QAbstractScrollArea):
         event.accept()
 
     def copy(self) -> None:
-        """The selected lines, as far as they are here."""
+        """Copies the selected lines that are loaded."""
         if self._selected is None:
             return
         low, high = sorted(self._selected)
         try:
             lines = self._log.lines(low, MOST_COPIED)
-        except MissingPieces:
+        except MissingPages:
             lines = self._lines
         chosen = [line for line in lines if low <= line.place <= high]
         names = [f"{line.name}: " if len(self._log) > 1 else "" for line in chosen]
@@ -228,10 +228,10 @@ class LogView(QAbstractScrollArea):
             painter.setPen(theme().pen("text3"))
             painter.drawText(rect, Qt.AlignmentFlag.AlignCenter, "…" if self._log.size else empty)
 
-    # Inside
+    # Helpers
 
     def _names_width(self) -> int:
-        """The room for names at the left: none for one log."""
+        """Width of the names; 0 for a single log."""
         if len(self._log) < 2:
             return 0
         return MARGIN + GAP + max(map(width_of, self._log.names))
@@ -250,7 +250,7 @@ class LogView(QAbstractScrollArea):
     def _after(self, place: Place) -> Place:
         try:
             lines = self._log.lines(place, 1)
-        except MissingPieces:
+        except MissingPages:
             lines = []
         return lines[0].after if lines else place
 
@@ -262,7 +262,7 @@ class LogView(QAbstractScrollArea):
             self._lay_out()
 
     def _lay_out(self) -> None:
-        """Finds the lines that are to be seen, or asks for the pieces that they are in."""
+        """Determines the visible lines, or requests their pages."""
         if self._reading is None:
             self._lines = []
             self.viewport().update()
@@ -272,14 +272,14 @@ class LogView(QAbstractScrollArea):
             last = self._log.last_page(rows)
             if self._following or self._top > last:
                 self._top = last
-        except MissingPieces as missing:
+        except MissingPages as missing:
             self._reading.ask(missing.pieces)
             if self._following:
                 return
         try:
-            # One more than fits: the last may be cut.
+            # One more than fits, which may be cut off.
             self._lines = self._log.lines(self._top, rows + 1)
-        except MissingPieces as missing:
+        except MissingPages as missing:
             self._reading.ask(missing.pieces)
             return
         self._show_bars()
@@ -324,10 +324,10 @@ class LogView(QAbstractScrollArea):
         self._lay_out()
 
     def _when_here(self, go: Callable[[], None]) -> None:
-        """Goes somewhere, now or once the pieces that it takes are here."""
+        """Scrolls now, or after missing pages were loaded."""
         try:
             go()
-        except MissingPieces as missing:
+        except MissingPages as missing:
             self._later = lambda: self._when_here(go)
             if self._reading is not None:
                 self._reading.ask(missing.pieces)
@@ -360,7 +360,7 @@ class LogView(QAbstractScrollArea):
             self._when_here(lambda: self._show_hit(place))
 
     def _show_hit(self, place: Place) -> None:
-        """Goes to the line with this byte."""
+        """Scrolls to the line of a match."""
         line = self._log.line_with(place[1], place[2])
         top = self._log.back(line, self._rows() // 2)
         self._selected = (line, line)

@@ -1,6 +1,6 @@
-"""A log of any length, of which a few pieces are here: which lines stand where, and which pieces are missing.
+"""A log of any length of which some blocks are loaded; tells which blocks are missing.
 
-Lines are found from byte offsets, never counted: a log of gigabytes opens at its end without being read.
+Lines are found by byte offset and never counted, so that a log of gigabytes opens at its end without being read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BLOCK = 64 * 1024
 KEPT = 96
 """Blocks: 6 MB."""
 LONGEST = 4096
-"""Bytes. A longer line is shown as several."""
+"""Bytes; longer lines are split."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LEVELS = (
@@ -25,7 +25,7 @@ _LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `begin` and `end` are byte offsets, the newline included."""
+    """One line. `begin` and `end` are byte offsets, with the newline."""
 
     begin: int
     end: int
@@ -33,29 +33,29 @@ class Line:
 
     @property
     def level(self) -> str:
-        """The token of its colour: errors, warnings, chatter, and the rest."""
+        """The token of its colour: error, warning, debug, or other."""
         return next((token for token, pattern in _LEVELS if pattern.search(self.text)), "text")
 
 
-class Missing(Exception):
-    """The piece that begins at `offset` is not here yet."""
+class MissingPage(Exception):
+    """The block at `offset` is not loaded."""
 
     def __init__(self, offset: int):
         super().__init__(offset)
         self.offset = offset
 
 
-class LogPieces:
-    """Blocks of a log by offset, the least used dropped first."""
+class PagedLog:
+    """Loaded blocks of a log by offset; the least recently used are dropped."""
 
     def __init__(self, kept: int | None = None) -> None:
-        """`kept`: blocks, for one log of several."""
+        """Starts empty. `kept`: number of blocks, for one of several logs."""
         self.size = 0
         self._kept = kept
         self._blocks: OrderedDict[int, bytearray] = OrderedDict()
 
     def put(self, offset: int, data: bytes, size: int) -> None:
-        """Takes a piece. One that neither begins a block nor continues what is here is of no use."""
+        """Adds data. Ignored unless it starts a block or continues a loaded one."""
         self.size = max(self.size, size, offset + len(data))
         while data:
             number, inside = divmod(offset, BLOCK)
@@ -72,7 +72,7 @@ class LogPieces:
             self._blocks.popitem(last=False)
 
     def lines(self, begin: int, count: int) -> list[Line]:
-        """At most `count` lines from the one that begins at `begin`. Raises Missing."""
+        """Returns at most `count` lines from the line at `begin`. Raises MissingPage."""
         found: list[Line] = []
         while len(found) < count and begin < self.size:
             line = self._line(begin)
@@ -81,7 +81,7 @@ class LogPieces:
         return found
 
     def begin_of_line(self, offset: int) -> int:
-        """Where the line with the byte at `offset` begins. Raises Missing."""
+        """Returns the start of the line that contains `offset`. Raises MissingPage."""
         offset = min(max(0, offset), self.size)
         lowest = max(0, offset - LONGEST)
         data = self._read(lowest, offset)
@@ -89,7 +89,7 @@ class LogPieces:
         return lowest + newline + 1 if newline >= 0 else lowest
 
     def back(self, begin: int, count: int) -> int:
-        """Where the line `count` lines before the one at `begin` begins; 0 at the top. Raises Missing."""
+        """Returns the start of the line `count` lines before the one at `begin`, at least 0. Raises MissingPage."""
         for _ in range(count):
             if begin <= 0:
                 break
@@ -97,7 +97,7 @@ class LogPieces:
         return begin
 
     def last_page(self, count: int) -> int:
-        """Where the last `count` lines begin. Raises Missing."""
+        """Returns the start of the last `count` lines. Raises MissingPage."""
         return self.back(self.size, count)
 
     def _line(self, begin: int) -> Line:
@@ -113,7 +113,7 @@ class LogPieces:
             block = self._blocks.get(number)
             wanted = min(BLOCK, end - number * BLOCK)
             if block is None or len(block) < wanted:
-                raise Missing(number * BLOCK)
+                raise MissingPage(number * BLOCK)
             self._blocks.move_to_end(number)
             parts.append(bytes(block[inside:wanted]))
             begin = number * BLOCK + wanted
@@ -121,6 +121,6 @@ class LogPieces:
 
 
 def text_of(data: bytes) -> str:
-    """A line as it would stand on a terminal: colours left out, and of a progress bar its last state."""
+    """Returns a line as a terminal shows it: without colour codes, and only the last state of a progress bar."""
     text = _COLOUR.sub("", data.decode("utf-8", "replace").rstrip("\r\n"))
     return text.rpartition("\r")[2].expandtabs(8)

@@ -1,4 +1,4 @@
-"""Keeps a recovery snapshot of unsaved work, and offers what programs that died have left."""
+"""Recovery snapshots of unsaved work, and their offer after a crash."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torchyard_core.topology.document.crash_recovery import LeftBehind, Recovery
 from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.file_actions import FileActions
-from torchyard_gui.topology.notice_queue import Notices, WayOut
+from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 
 AFTER_MS = 2000
-"""From the last change to the snapshot."""
+"""Delay from the last change to the snapshot."""
 
 
 class Autosave(QObject):
-    """Without a folder it does nothing."""
+    """Does nothing without a folder."""
 
     failed = Signal(str)
 
@@ -54,13 +54,13 @@ class Autosave(QObject):
             self.failed.emit(problem.sentence())
 
     def finish(self) -> None:
-        """What is unsaved is not wanted, or saved."""
+        """Deletes the snapshot, because the work was saved or discarded."""
         self._timer.stop()
         if self._recovery is not None:
             self._recovery.clear()
 
     def left_behind(self) -> list[LeftBehind]:
-        """Unsaved work of programs that are no more, the latest first."""
+        """Returns the unsaved work of ended programs, the latest first."""
         return self._recovery.left_behind() if self._recovery is not None else []
 
     def discard(self, work: LeftBehind) -> None:
@@ -72,8 +72,8 @@ def tr(text: str) -> str:
     return QCoreApplication.translate("recovery", text)
 
 
-def offer_recovery(autosave: Autosave, files: FileActions, notices: Notices, editor: Editor) -> None:
-    """Tells of the latest work that was left, if there is any; once it is settled, of the one before it."""
+def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor) -> None:
+    """Offers the latest unsaved work; once decided, the one before it."""
     work = next(iter(autosave.left_behind()), None)
     if work is None:
         return
@@ -86,19 +86,19 @@ def offer_recovery(autosave: Autosave, files: FileActions, notices: Notices, edi
         offer_recovery(autosave, files, notices, editor)
 
     name = work.path.name if work.path is not None else tr("an untitled topology")
-    notices.tell(
+    notices.show(
         "recovery",
         "info",
         tr("Unsaved work on {file} from {time} was kept when the program ended.").format(
             file=name, time=work.written_at.astimezone().strftime("%d %b %H:%M")
         ),
-        WayOut(tr("Restore it"), lambda: files.guard(lambda: settle(True))),
-        WayOut(tr("Discard it"), lambda: settle(False)),
+        NoticeButton(tr("Restore it"), lambda: files.guard(lambda: settle(True))),
+        NoticeButton(tr("Discard it"), lambda: settle(False)),
     )
 
 
 def _restore(work: LeftBehind, files: FileActions, editor: Editor) -> None:
-    """Opens the file that the work was on, and makes the work an edit of it."""
+    """Opens the file of the work and applies the work as an edit."""
     value, _ = topology_in(work.text, work.path)
     if value is None:
         return

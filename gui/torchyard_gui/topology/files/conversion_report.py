@@ -1,4 +1,4 @@
-"""What is said beside a document of another system that was read or written."""
+"""Remarks about a converted document, and a window that shows them in its text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A document by its file's name, with what could not be carried over or was decided."""
+class ConversionReport:
+    """A document by file name, with remarks on what was lost or decided in its conversion."""
 
     document: str
     text: str
     remarks: tuple[Remark, ...]
 
     def sentences(self) -> list[str]:
-        """The remarks, with the advice that the window has for them."""
+        """Returns the remarks with advice for the window."""
         return [in_the_window(remark.message) for remark in self.remarks]
 
 
@@ -33,7 +33,7 @@ SIZE = (720, 520)
 
 
 class DocumentWindow(QDialog):
-    """The lines of all remarks are marked. It keeps nothing waiting."""
+    """Shows a document with the lines of its remarks marked; not modal."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
@@ -44,12 +44,12 @@ class DocumentWindow(QDialog):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(self.view)
 
-    def show_remark(self, told: Told, remark: Remark) -> None:
-        """Shows the document at the line of one of its remarks."""
-        self.setWindowTitle(told.document)
-        self.view.setAccessibleName(told.document)
-        self.view.show_text(told.text)
-        marked = [(one.line, text) for one, text in zip(told.remarks, told.sentences(), strict=True)]
+    def show_remark(self, report: ConversionReport, remark: Remark) -> None:
+        """Scrolls to the line of a remark."""
+        self.setWindowTitle(report.document)
+        self.view.setAccessibleName(report.document)
+        self.view.show_text(report.text)
+        marked = [(one.line, text) for one, text in zip(report.remarks, report.sentences(), strict=True)]
         self.view.show_problems({line: Problem("warning", "", text, line) for line, text in marked if line})
         self.view.show_lines(remark.line or 0, remark.line or 0)
         self.show()

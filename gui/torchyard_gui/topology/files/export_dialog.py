@@ -1,4 +1,4 @@
-"""Chooses a format and how it is written, shows the document with what it leaves behind, and writes it to a file."""
+"""Export dialog: format, options, preview with remarks, and file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchyard_core.interop.document_writer import IMAGE, Exported, Wishes, file
 from torchyard_core.interop.format_registry import FORMATS, write_foreign
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.replicas import replicas_of
-from torchyard_gui.topology.files.conversion_report import Told
+from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions, ask_to_replace
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.yaml_view import monospaced
@@ -36,12 +36,12 @@ REMARKS_HEIGHT = 104
 
 
 class ExportDialog(QDialog):
-    """What is shown is what is written. `written` with the file and its remarks, and the format's name."""
+    """The preview is exactly what is written. Emits `written` with the file, its remarks and the format's name."""
 
     written = Signal(object, str)
 
     def __init__(self, topology: Topology, files: FileActions, name: str, parent: QWidget) -> None:
-        """`name`: the format to begin with."""
+        """Starts with the format `name`."""
         super().__init__(parent)
         self._topology = topology
         self._files = files
@@ -56,7 +56,7 @@ class ExportDialog(QDialog):
         self.preview.setFont(monospaced())
         self.preview.setAccessibleName(self.tr("The document"))
         self.preview.setTabChangesFocus(True)
-        self.said = label(wrap=True)
+        self.message = label(wrap=True)
         self.beside = SectionLabel(self.tr("Remarks"))
         self.remarks = QListWidget()
         self.remarks.setAccessibleName(self.tr("Remarks"))
@@ -108,17 +108,17 @@ class ExportDialog(QDialog):
         for row in self.rows.values():
             layout.addWidget(row)
         layout.addWidget(self.preview, 1)
-        layout.addWidget(self.said)
+        layout.addWidget(self.message)
         layout.addWidget(self.beside)
         layout.addWidget(self.remarks)
         layout.addSpacing(4)
         layout.addWidget(buttons)
 
-    # What is chosen
+    # Choices
 
     @property
     def name(self) -> str:
-        """The format's."""
+        """The name of the format."""
         return list(FORMATS)[max(0, self.format.currentIndex())]
 
     @property
@@ -145,7 +145,7 @@ class ExportDialog(QDialog):
         self._show()
 
     def _show(self) -> None:
-        """Writes it anew, for the eye alone."""
+        """Updates the preview."""
         try:
             self._exported = write_foreign(self.name, self._topology, self.wishes)
         except TorchyardError as problem:
@@ -154,7 +154,7 @@ class ExportDialog(QDialog):
         else:
             self._say("")
         self.preview.setPlainText(self._exported.text if self._exported is not None else "")
-        sentences = self._told("").sentences()
+        sentences = self._report("").sentences()
         self.remarks.clear()
         self.remarks.addItems(sentences)
         for part in (self.beside, self.remarks):
@@ -163,22 +163,26 @@ class ExportDialog(QDialog):
             button.setEnabled(self._exported is not None)
 
     def _say(self, sentence: str) -> None:
-        """Why it cannot be written."""
-        self.said.setText(sentence)
-        set_ink(self.said, "fail")
-        self.said.setVisible(bool(sentence))
+        """Shows why it cannot be exported."""
+        self.message.setText(sentence)
+        set_ink(self.message, "fail")
+        self.message.setVisible(bool(sentence))
 
-    def _told(self, document: str) -> Told:
+    def _report(self, document: str) -> ConversionReport:
         done = self._exported
-        return Told(document, done.text, done.remarks) if done is not None else Told(document, "", ())
+        return (
+            ConversionReport(document, done.text, done.remarks)
+            if done is not None
+            else ConversionReport(document, "", ())
+        )
 
     def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self._told("").text)
+        QGuiApplication.clipboard().setText(self._report("").text)
 
-    # The file
+    # File
 
     def ask_path(self) -> None:
-        """Asks for a name to write it under."""
+        """Asks for a file name."""
         suffix = FORMATS[self.name].suffix_of(self.wishes.form)
         dialog = self._files.dialog(self.windowTitle(), self.tr("Any file (*)"), self)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
@@ -189,18 +193,18 @@ class ExportDialog(QDialog):
         dialog.open()
 
     def write_to(self, path: Path) -> None:
-        """Writes it; where another file has the name, once somebody has said that this may go."""
+        """Writes to a file; asks before replacing another one."""
         if path.exists():
             ask_to_replace(path, lambda: self._write(path), self.ask_path, self)
         else:
             self._write(path)
 
     def _write(self, path: Path) -> None:
-        told = self._told(path.name)
+        report = self._report(path.name)
         try:
-            write_atomically(path, told.text)
+            write_atomically(path, report.text)
         except TorchyardError as problem:
             self._say(problem.sentence())
             return
-        self.written.emit(told, self.name)
+        self.written.emit(report, self.name)
         self.accept()

@@ -1,4 +1,4 @@
-"""New, open, save and what can be in the way of it: unsaved changes, a file that is read-only, or changed by others."""
+"""New, open and save, with unsaved changes, read-only files and changes on disk."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torchyard_core.topology.document.topology_document import UNTITLED
 from torchyard_core.topology.model import Topology
 from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.files.file_watcher import DiskWatch
-from torchyard_gui.topology.notice_queue import Notices, WayOut
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.topology.files.file_watcher import FileWatcher
+from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 FILTER = "YAML (*.yaml *.yml)"
 
 
 class RecentFiles(Protocol):
-    """Where the window keeps which files were opened."""
+    """Storage of the recent files."""
 
     @property
     def recent_files(self) -> list[Path]: ...
@@ -33,19 +33,19 @@ class RecentFiles(Protocol):
 
 
 class FileActions(QObject):
-    """All that happens between the document and its file, with what is said about it."""
+    """All transfers between the document and its file, and their notices."""
 
     opened = Signal()
-    """Another document: what was known of the old one is void."""
+    """Another document was opened."""
 
-    def __init__(self, editor: Editor, recent: RecentFiles, notices: Notices, window: QWidget) -> None:
+    def __init__(self, editor: Editor, recent: RecentFiles, notices: NoticeQueue, window: QWidget) -> None:
         super().__init__(window)
         self._editor = editor
         self._document = editor.document
         self._recent = recent
         self._notices = notices
         self._window = window
-        self.watch = DiskWatch(self._document, self)
+        self.watch = FileWatcher(self._document, self)
         self.watch.state_changed.connect(self._disk_changed)
         keys = QKeySequence.StandardKey
         make = partial(action, self, "file")
@@ -72,7 +72,7 @@ class FileActions(QObject):
         self.guard(self.begin)
 
     def begin(self, value: Topology | None = None) -> None:
-        """A document that is in no file, empty or with this in it, whatever is unsaved."""
+        """Starts a document without a file, empty or with `value`; unsaved changes are lost."""
         self._forget()
         self._document.start_new(value)
         self.opened.emit()
@@ -85,15 +85,15 @@ class FileActions(QObject):
         dialog.open()
 
     def open(self, path: Path) -> None:
-        """Opens a file, once unsaved changes are out of the way."""
+        """Opens a file, after asking about unsaved changes."""
         self.guard(lambda: self.open_now(path))
 
     def open_now(self, path: Path) -> bool:
-        """Opens a file whatever is unsaved. False where there is no text to read: the page says why."""
+        """Opens a file; unsaved changes are lost. Returns False after showing why it cannot be read."""
         try:
             self._document.open(path)
         except FileProblem as problem:
-            self._notices.tell("file", "fail", problem.sentence())
+            self._notices.show("file", "fail", problem.sentence())
             return False
         self._forget()
         self._recent.remember_file(path.absolute())
@@ -117,7 +117,7 @@ class FileActions(QObject):
     # Saving
 
     def save(self, then: Callable[[], object] | None = None) -> None:
-        """Saves, where there is no file yet under a name that is asked for; then goes on."""
+        """Saves, asking for a name if there is none, then calls `then`."""
         if self._document.path is None:
             self.ask_save(then)
         else:
@@ -128,27 +128,27 @@ class FileActions(QObject):
         dialog = self.dialog(self.tr("Save the topology"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
-        # Qt would ask in a dialog that holds up all else, and before the suffix is there on some desktops.
+        # Qt's own question would block, and on some desktops appear before the suffix is added.
         dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
         dialog.selectFile(self._document.path.name if self._document.path is not None else self._first_name())
         dialog.fileSelected.connect(lambda chosen: self._save_as(Path(chosen), then))
         dialog.open()
 
     def _first_name(self) -> str:
-        """What the dialog proposes for what is in no file."""
+        """Returns the proposed name of a document without a file."""
         name = self._document.value.name
         return "topology.yaml" if name == UNTITLED else f"{name}.yaml"
 
     def _save_as(self, path: Path, then: Callable[[], object] | None) -> None:
-        """Saves under that name; where another file has it, once somebody has said that this may go."""
+        """Saves under a name; asks before replacing another file."""
         if path == self._document.path or not path.exists():
             self.save_to(path, then)
         else:
             ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self._window)
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
-        """Saves, under another name where one is given. False where that cannot be: the page says why."""
-        # A run of what nobody has named is called as its file is.
+        """Saves, under `path` if given. Returns False after showing why it failed."""
+        # An unnamed run is called like its file.
         names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
         if names and path is not None:
             self._editor.set_name(path.stem)
@@ -157,7 +157,7 @@ class FileActions(QObject):
         except FileProblem as problem:
             if names:
                 self._editor.stack.undo()
-            self._tell_unsaved(problem)
+            self._report_unsaved(problem)
             return False
         for subject in ("file", "disk"):
             self._notices.clear(subject)
@@ -167,43 +167,43 @@ class FileActions(QObject):
             then()
         return True
 
-    def _tell_unsaved(self, problem: TorchyardError) -> None:
-        elsewhere = WayOut(self.tr("Save as …"), self.ask_save)
+    def _report_unsaved(self, problem: TorchyardError) -> None:
+        elsewhere = NoticeButton(self.tr("Save as …"), self.ask_save)
         if problem.code == "changed_on_disk":
-            self._tell_changed()
+            self._report_changed()
             return
-        again = WayOut(self.tr("Try again"), self.save)
-        self._notices.tell("file", "fail", problem.sentence(), elsewhere, again)
+        again = NoticeButton(self.tr("Try again"), self.save)
+        self._notices.show("file", "fail", problem.sentence(), elsewhere, again)
 
-    # The file on the disk
+    # Changes on disk
 
     def _disk_changed(self, state: str) -> None:
         if state == "same":
             self._notices.clear("disk")
         elif self._document.broken and state == "changed":
-            self.reload()  # It was opened to be mended elsewhere, and there is nothing here to lose.
+            self.reload()  # The file was opened to be repaired elsewhere, and there are no changes to lose.
         elif state == "gone":
             text = self.tr("{file} is no longer there. What is open here can be saved again.")
-            save = WayOut(self.tr("Save"), self.save)
-            self._notices.tell("disk", "warn", text.format(file=self._document.name), save, self._elsewhere())
+            save = NoticeButton(self.tr("Save"), self.save)
+            self._notices.show("disk", "warn", text.format(file=self._document.name), save, self._elsewhere())
         else:
-            self._tell_changed()
+            self._report_changed()
 
-    def _tell_changed(self) -> None:
+    def _report_changed(self) -> None:
         text = self.tr("{file} was changed by somebody else since it was read here.")
         if self._document.is_modified:
             text += " " + self.tr("Your own changes are not saved.")
-        self._notices.tell(
+        self._notices.show(
             "disk",
             "warn",
             text.format(file=self._document.name),
-            WayOut(self.tr("Read theirs"), self.reload),
-            WayOut(self.tr("Keep mine"), self._document.keep_mine),
+            NoticeButton(self.tr("Read theirs"), self.reload),
+            NoticeButton(self.tr("Keep mine"), self._document.keep_mine),
             self._elsewhere(),
         )
 
-    def _elsewhere(self) -> WayOut:
-        return WayOut(self.tr("Save as …"), self.ask_save)
+    def _elsewhere(self) -> NoticeButton:
+        return NoticeButton(self.tr("Save as …"), self.ask_save)
 
     def _follow(self) -> None:
         self.reload_action.setEnabled(self._document.path is not None)
@@ -211,18 +211,18 @@ class FileActions(QObject):
         self.save_as_action.setEnabled(not self._document.broken)
         if self._document.is_read_only:
             text = self.tr("{file} is read-only: changes can be saved under another name.")
-            self._notices.tell("read-only", "info", text.format(file=self._document.name), self._elsewhere())
+            self._notices.show("read-only", "info", text.format(file=self._document.name), self._elsewhere())
         else:
             self._notices.clear("read-only")
 
-    # Guard
+    # Unsaved changes
 
     def guard(self, then: Callable[[], object], cancelled: Callable[[], object] | None = None) -> None:
-        """Goes on at once where nothing is unsaved; else asks whether to save, and goes on after that, if at all."""
+        """Calls `then` at once if nothing is unsaved, else after asking whether to save."""
         if not self._document.is_modified:
             then()
             return
-        box = Question(
+        box = ConfirmationDialog(
             self.tr("Save the changes to {file}?").format(file=self._document.name),
             self.tr("Without saving they are lost."),
             self.tr("Discard"),
@@ -239,7 +239,7 @@ class FileActions(QObject):
         box.open()
 
     def dialog(self, title: str, filters: str = FILTER, parent: QWidget | None = None) -> QFileDialog:
-        """For a file beside the one that is open, or else beside the last that was."""
+        """Creates a file dialog in the folder of the current or else of the last file."""
         folder = self._document.folder or next((path.parent for path in self._recent.recent_files), Path.home())
         dialog = QFileDialog(parent or self._window, title, str(folder), filters)
         dialog.finished.connect(dialog.deleteLater)
@@ -253,8 +253,8 @@ def tr(text: str) -> str:
 def ask_to_replace(
     path: Path, replace: Callable[[], object], another: Callable[[], object], parent: QWidget
 ) -> None:  # fmt: skip
-    """Goes on with `replace`, or with `another` name, as somebody says."""
-    box = Question(
+    """Asks whether to replace a file; calls `replace` or `another`."""
+    box = ConfirmationDialog(
         tr("Replace {file}?").format(file=path.name),
         tr("There is a file of that name in {folder}. What is in it will be lost.").format(folder=path.parent),
         tr("Replace"),

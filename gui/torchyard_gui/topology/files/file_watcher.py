@@ -1,4 +1,4 @@
-"""Notices when somebody else changes the document's file."""
+"""Watches the document's file for changes by other programs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from PySide6.QtCore import QFileSystemWatcher, QObject, Signal
 from torchyard_core.topology.document.topology_document import TopologyDocument
 
 
-class DiskWatch(QObject):
-    """Tells when the file is no longer as it was read or written last, and when it is so again."""
+class FileWatcher(QObject):
+    """Compares the file with the version last read or written."""
 
     state_changed = Signal(str)
     """`same`, `changed` or `gone`."""
@@ -22,7 +22,7 @@ class DiskWatch(QObject):
         document.path_changed.connect(self._follow)
 
     def look(self) -> None:
-        """Looks now. Editors replace files rather than write into them, which ends a watch: it is begun anew."""
+        """Checks the file. Editors replace files, which ends a QFileSystemWatcher's watch, so it is renewed."""
         self._watch()
         state = self._document.disk_state()
         if state != self._state:

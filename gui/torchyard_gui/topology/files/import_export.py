@@ -1,4 +1,4 @@
-"""Import and export: other systems' documents as new topologies, and the topology that is open as one of theirs."""
+"""Import of documents of other systems as new topologies, and export of the topology."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torchyard_core.yaml_io.yaml_file import read_text
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.files.conversion_report import Told
+from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions
-from torchyard_gui.topology.notice_queue import Notices, WayOut
+from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.widgets.dialogs import DialogButtons
 from torchyard_gui.widgets.text_labels import label
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from torchyard_gui.topology.files.conversion_report import DocumentWindow
 
 
-class ForeignFiles(QObject):
-    """Nothing of the document that is open changes before another one is read whole."""
+class ImportExport(QObject):
+    """The open document changes only after the import was read completely."""
 
     def __init__(
         self,
         editor: Editor,
         files: FileActions,
-        notices: Notices,
+        notices: NoticeQueue,
         problems: ProblemsDock,
         say: Callable[[str], None],
         window: QWidget,
     ) -> None:
-        """`say` says in passing what was done."""
+        """Connects the actions. `say` shows a short message."""
         super().__init__(window)
         self._document = editor.document
         self._files = files
@@ -77,7 +77,7 @@ class ForeignFiles(QObject):
     # Reading
 
     def ask_import(self) -> None:
-        """Asks for a document. What it is, it tells by itself, unless somebody says it in the dialog."""
+        """Asks for a document; its format is detected unless chosen in the dialog."""
         from torchyard_core.interop.format_registry import FORMATS, READ
 
         filters = {self.tr("Any of these formats (*)"): ""} | {f"{FORMATS[name].title} (*)": name for name in READ}
@@ -89,14 +89,17 @@ class ForeignFiles(QObject):
         dialog.open()
 
     def import_file(self, path: Path, name: str = "") -> None:
-        """Reads a document as a new topology, once unsaved changes are out of the way. `name`: the format, for one
-        that is not to be recognised."""
+        """Imports a document as a new topology, after asking about unsaved changes.
+
+        Args:
+            name: The format, or "" to detect it.
+        """
         from torchyard_core.interop.format_detection import recognise
 
         try:
             text = read_text(path, path.name)
         except FileProblem as problem:
-            self._notices.tell("file", "fail", problem.sentence())
+            self._notices.show("file", "fail", problem.sentence())
             return
         name = name or recognise(text) or ""
         if name:
@@ -118,42 +121,46 @@ class ForeignFiles(QObject):
         from torchyard_core.interop.format_registry import FORMATS, READ, read_foreign
 
         if name not in READ:
-            self._tell_not_read(path, name)
+            self._report_not_read(path, name)
             return
         try:
             imported = read_foreign(name, text, path.name)
         except FileProblem as problem:
             other = recognise(text)
             if other is None or other == name:
-                self._notices.tell("file", "fail", problem.sentence())
+                self._notices.show("file", "fail", problem.sentence())
             elif other not in READ:
-                self._tell_not_read(path, other)
+                self._report_not_read(path, other)
             else:
                 way = self.tr("Import it as {format}").format(format=FORMATS[other].title)
-                self._notices.tell("file", "fail", problem.message, WayOut(way, lambda: self.import_file(path, other)))
+                self._notices.show(
+                    "file", "fail", problem.message, NoticeButton(way, lambda: self.import_file(path, other))
+                )
             return
-        self._files.guard(lambda: self._begin(imported, Told(path.name, text, imported.remarks), TITLES[name]))
+        self._files.guard(
+            lambda: self._begin(imported, ConversionReport(path.name, text, imported.remarks), TITLES[name])
+        )
 
-    def _tell_not_read(self, path: Path, name: str) -> None:
-        """Of a format that nobody imports: a topology is opened, the others are written only."""
+    def _report_not_read(self, path: Path, name: str) -> None:
+        """Reports a format that cannot be imported: a topology, or a format for export only."""
         from torchyard_core.interop.format_detection import TITLES
         from torchyard_core.interop.format_registry import FORMATS, READ
 
         text = self.tr("{file} looks like {what}.").format(file=path.name, what=TITLES[name])
         if name == "topology":
-            self._notices.tell("file", "info", text, WayOut(self.tr("Open it"), lambda: self._files.open(path)))
+            self._notices.show("file", "info", text, NoticeButton(self.tr("Open it"), lambda: self._files.open(path)))
             return
         readable = ", ".join(FORMATS[one].title for one in READ)
         text += " " + self.tr("That is written only; these are read: {formats}.").format(formats=readable)
-        self._notices.tell("file", "fail", text)
+        self._notices.show("file", "fail", text)
 
-    def _begin(self, imported: Imported, told: Told, what: str) -> None:
+    def _begin(self, imported: Imported, report: ConversionReport, what: str) -> None:
         self._files.begin(imported.topology)
-        self._problems.show_remarks(told)
-        self._say(self.tr("{file} was read as {what}.").format(file=told.document, what=what))
+        self._problems.show_remarks(report)
+        self._say(self.tr("{file} was read as {what}.").format(file=report.document, what=what))
 
     def _opened(self) -> None:
-        """Another document. One of another system that was opened as if it were a topology can be imported."""
+        """Offers to import a document of another system that was opened as a topology."""
         self._problems.show_remarks(None)
         path = self._document.path
         if not self._document.broken or path is None:
@@ -165,18 +172,18 @@ class ForeignFiles(QObject):
         if name in READ:
             assert name is not None
             text = self.tr("{file} looks like {what}, not a topology.").format(file=path.name, what=TITLES[name])
-            self._notices.tell("file", "info", text, WayOut(self.tr("Import it"), lambda: self.import_file(path)))
+            self._notices.show("file", "info", text, NoticeButton(self.tr("Import it"), lambda: self.import_file(path)))
 
     # Writing
 
     def ask_export(self) -> None:
-        """Asks for a format, shows what is written in it, and writes it. Errors are shown instead."""
+        """Opens the export dialog, or shows the errors of the topology."""
         from torchyard_core.interop.format_registry import problems_of_export
         from torchyard_gui.topology.files.export_dialog import ExportDialog
 
         errors = sum(problem.severity == "error" for problem in problems_of_export(self._document.as_file()))
         if errors:
-            self._tell_errors(errors)
+            self._report_errors(errors)
             return
         self._notices.clear("export")
         box = ExportDialog(self._document.value, self._files, self._last_format, self._window)
@@ -184,45 +191,45 @@ class ForeignFiles(QObject):
         box.finished.connect(box.deleteLater)
         box.open()
 
-    def _tell_errors(self, count: int) -> None:
+    def _report_errors(self, count: int) -> None:
         self._problems.set_open(True)
         if count == 1:
             text, way = self.tr("1 error keeps this from being exported."), self.tr("Show it")
         else:
             text, way = self.tr("{count} errors keep this from being exported."), self.tr("Show the first")
-        show = WayOut(way, self._problems.next_problem)
-        self._notices.tell("export", "fail", text.format(count=count), show)
+        show = NoticeButton(way, self._problems.next_problem)
+        self._notices.show("export", "fail", text.format(count=count), show)
 
-    def _written(self, told: Told, name: str) -> None:
+    def _written(self, report: ConversionReport, name: str) -> None:
         self._last_format = name
-        self._problems.show_remarks(told)
-        self._say(self.tr("{file} was written.").format(file=told.document))
+        self._problems.show_remarks(report)
+        self._say(self.tr("{file} was written.").format(file=report.document))
 
     def _follow(self) -> None:
         self.export_action.setEnabled(bool(self._document.value.pools))
 
     # Remarks
 
-    def show_remark(self, told: Told, remark: Remark) -> None:
-        """Shows the document at the line that a remark is about."""
+    def show_remark(self, report: ConversionReport, remark: Remark) -> None:
+        """Shows a document at the line of a remark."""
         from torchyard_gui.topology.files.conversion_report import DocumentWindow
 
         if self._shown is None:
             self._shown = DocumentWindow(self._window)
-        self._shown.show_remark(told, remark)
+        self._shown.show_remark(report, remark)
 
 
 WIDTH = 420
 
 
 class FormatChoice(QDialog):
-    """One of some formats, or none. Open it with `open()`."""
+    """Asks for one of several formats, or none. Open it with `open()`."""
 
     chosen = Signal(str)
     """A format's name."""
 
     def __init__(self, document: str, formats: Sequence[tuple[str, str]], parent: QWidget) -> None:
-        """`formats`: (name, title) of each."""
+        """Lists `formats` as (name, title)."""
         super().__init__(parent)
         self.setObjectName("format")
         self.setWindowTitle(self.tr("What is {file}?").format(file=document))
@@ -239,7 +246,7 @@ class FormatChoice(QDialog):
         buttons = DialogButtons(self, self.tr("Import"))
         self.ok = buttons.agree
         self.ok.setDefault(True)
-        sentence = self.tr("What is in it tells no format. Say which one is meant: you are told what it lacks.")
+        sentence = self.tr("Its format cannot be detected. Choose one to see what it lacks.")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(20, 18, 20, 16)
         layout.setSpacing(10)

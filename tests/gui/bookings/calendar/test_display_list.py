@@ -1,4 +1,4 @@
-"""What the calendar looks like, decided without Qt: time across, lanes down, blocks, steps, labels, filters."""
+"""Contents of the calendar without Qt: time axis, lanes, blocks, steps, labels and filters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use, cpu_slot
-from torchyard_gui.bookings.calendar.block_labels import label_for
+from torchyard_gui.bookings.calendar.block_painting import label_for
 from torchyard_gui.bookings.calendar.blocks import blocks_of, free_now, hue_of, steps, strip_of, usage_of
-from torchyard_gui.bookings.calendar.display_list import Pictures, picture_of
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, picture_of
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
-from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, folded_at_first, lanes_of, short_model
+from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of, short_model
 from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, snapped, stepped, zone_mark
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import Seen
@@ -170,8 +170,8 @@ def test_a_person_has_the_same_hue_everywhere_and_five_are_used() -> None:
 
 def test_a_large_fleet_is_folded_at_first_but_for_ones_own_hosts() -> None:
     many = [Slot(f"{host}-{number}", f"n{host:03}", number) for host in range(20) for number in range(8)]
-    assert folded_at_first(many, {"n003"}) == {f"n{host:03}" for host in range(20)} - {"n003"}
-    assert folded_at_first([*SLOTS, cpu_slot("c")]) == {"c"}
+    assert initially_folded(many, {"n003"}) == {f"n{host:03}" for host in range(20)} - {"n003"}
+    assert initially_folded([*SLOTS, cpu_slot("c")]) == {"c"}
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_keyboards_place_moves_extends_and_never_turns_inside_out() -> None:
 
 def test_a_picture_that_is_made_of_the_last_one_is_the_same_as_a_new_one() -> None:
     dice = random.Random(7)
-    pictures = Pictures()
+    pictures = DisplayListBuilder()
     seen = Seen(slots=SLOTS, zone="UTC", person="kim")
     now, folded, chosen = MONDAY + 20 * HOUR, frozenset({"b"}), Filter()
     for number in range(300):

@@ -1,4 +1,4 @@
-"""The keyboard in the calendar: bookings are made, changed, copied and read out, on a real calendar in SQLite."""
+"""Keyboard input of the calendar with a SQLite store: booking, changing, copying and accessible descriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROL = Qt.KeyboardModifier.ControlModifier
 
 def test_arrows_shift_and_enter_book(desk: Desk) -> None:
     desk.open()
-    desk.key(Key.Key_Down)  # puts the keyboard at the next hour of the first lane
+    desk.key(Key.Key_Down)  # cursor at the next hour of the first lane
     first = desk.page.surface.cursor_
     assert first is not None
     desk.key(Key.Key_Down)
@@ -38,7 +38,7 @@ def test_brackets_move_the_edges_and_nothing_changes_before_enter(desk: Desk) ->
     booking = desk.book("a0", 1, 2, "mine")
     desk.open()
     desk.wait(lambda: desk.shown("mine"))
-    desk.key(Key.Key_Down)  # the next hour: it is on the booking
+    desk.key(Key.Key_Down)  # the next hour, which is on the booking
     assert desk.page.surface.selection == booking.id
     desk.key(Key.Key_BracketRight)
     desk.key(Key.Key_BracketRight)
@@ -73,19 +73,19 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.is_away = True
     desk.calendar.close()
     desk.page.acts.undo.trigger()
-    desk.wait(lambda: desk.page.deeds.last is not None and "not answer" in desk.page.notice.text)
+    desk.wait(lambda: desk.page.commands.last is not None and "not answer" in desk.page.notice.text)
     desk.is_away = False
-    desk.calendar._away = None  # its own pause between two attempts is by a clock that stands still here
-    desk.page.deeds.undo()  # what the calendar's absence kept from being undone still can be
+    desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
+    desk.page.commands.undo()  # the undo that failed while the calendar was unreachable
     desk.wait(lambda: desk.store.booking(booking.id).end == booking.end)
 
-    # A series that was cancelled comes back, but for what others took meanwhile.
+    # A cancelled series is restored except where others booked meanwhile.
     draft = Draft("weekly", ("GPU-b0",), NOW + timedelta(hours=2), NOW + timedelta(hours=3), ZONE)
     weekly = desk.store.book_series(draft, "FREQ=DAILY;COUNT=3").booked
-    desk.page.deeds.cancel_series(weekly[0])
-    desk.wait(lambda: "weekly" not in desk.live() and desk.page.deeds.last is not None)
+    desk.page.commands.cancel_series(weekly[0])
+    desk.wait(lambda: "weekly" not in desk.live() and desk.page.commands.last is not None)
     desk.store.book(Draft("quicker", ("GPU-b0",), weekly[1].start, weekly[1].end, ZONE, owner="lee"))
-    desk.page.deeds.undo()
+    desk.page.commands.undo()
     desk.wait(lambda: "2 of 3 bookings are back; gpu-b:0 is booked by lee" in desk.page.notice.text)
     live = desk.store.bookings(NOW, NOW + timedelta(days=5), live=True)
     assert [one.start for one in live if one.title == "weekly"] == [weekly[0].start, weekly[2].start]
@@ -120,7 +120,7 @@ def test_bookings_of_a_series_are_changed_and_cancelled_from_one_on(desk: Desk) 
     assert times() == [(made[0].start, made[0].end), *later]
     desk.wait(desk.page.acts.undo.isEnabled)
     assert desk.page.acts.undo.text() == "Undo: change the series “weekly”"
-    desk.page.deeds.undo()
+    desk.page.commands.undo()
     desk.wait(lambda: times() == [(one.start, one.end) for one in made])
 
     desk.page.dialogs.cancel_series(desk.store.booking(made[2].id))

@@ -1,4 +1,4 @@
-"""The mouse on the calendar: bookings are drawn, moved, resized and chosen, on a real calendar in SQLite."""
+"""Mouse input of the calendar with a SQLite store: drawing, moving, resizing and selecting bookings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtTest import QTest
 from tests.gui.bookings.conftest import LEFT, Desk
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_gui.bookings.calendar.gestures import ResizeBooking
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 
 def test_a_drag_over_lanes_and_hours_books_them_after_enter(desk: Desk) -> None:
@@ -101,7 +101,7 @@ def test_a_click_selects_and_the_drawer_tells_and_releases(desk: Desk) -> None:
     assert desk.page.details.isVisible()
     assert desk.page.details.title.text() == "running"
     desk.page.acts.release.trigger()
-    assert isinstance(desk.page.dialog, Question)
+    assert isinstance(desk.page.dialog, ConfirmationDialog)
     desk.page.dialog.yes.click()
     desk.wait(lambda: not desk.store.booking(booking.id).is_live)
     assert desk.store.booking(booking.id).until == desk.now

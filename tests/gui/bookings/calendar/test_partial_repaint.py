@@ -1,4 +1,4 @@
-"""A change of one booking draws its rows again, and nothing is left as it was that looks different now."""
+"""A change of one booking repaints its rows, and these cover everything that looks different."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pytestqt.qtbot import QtBot
 
 from tests.gui.bookings.calendar.test_display_list import HOUR, MONDAY, SLOTS, booking
 from torchyard_core.booking.model import IdleEvidence, State, Use
-from torchyard_gui.bookings.calendar.calendar_view import Surface
-from torchyard_gui.bookings.calendar.display_list import Pictures
+from torchyard_gui.bookings.calendar.calendar_view import CalendarView
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import Seen
 
@@ -38,7 +38,7 @@ def one(number: int, **changes: Any) -> Callable[[Seen], Seen]:
 
 
 class Painted(QObject):
-    """What of a widget has been painted."""
+    """Records the painted regions of a widget."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ class Painted(QObject):
 def test_what_looks_different_is_painted(
     qtbot: QtBot, change: Callable[[Seen], Seen], is_part: bool, folded: frozenset[str]
 ) -> None:
-    surface = Surface()
+    surface = CalendarView()
     qtbot.addWidget(surface)
     surface.resize(900, 500)
     surface.set_days("week", MONDAY.date())
-    pictures = Pictures()
+    pictures = DisplayListBuilder()
     surface.set_picture(pictures.of(SEEN, NOW, folded, Filter(), {}, {}))
     surface.show()
     qtbot.waitExposed(surface)

@@ -1,4 +1,4 @@
-"""The loop of an all-reduce: no line crosses or touches another, no two ports lie on each other."""
+"""Routes of an all-reduce: no two lines cross or touch, and no two ports overlap."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import Grid, arrange
 
 APART = 7
-"""Between the middles of lines of 3 pixels: they are told apart."""
+"""Smallest distance between the centres of distinguishable lines of 3 pixels."""
 
 
 def stretches(hop: Hop) -> list[Box]:
-    """A way as thin boxes."""
+    """Returns a route as thin boxes."""
     return [
         Box(min(x1, x2), min(y1, y2), abs(x1 - x2), abs(y1 - y2)).grown(APART / 2)
         for (x1, y1), (x2, y2) in pairwise(hop.points)
@@ -26,7 +26,7 @@ def stretches(hop: Hop) -> list[Box]:
 
 
 def meetings(hops: tuple[Hop, ...]) -> list[tuple[str, str]]:
-    """Pairs of hops that cross, touch or share a track."""
+    """Returns pairs of hops that cross, touch or share a track."""
     return [
         (f"{one.source}-{one.target}", f"{other.source}-{other.target}")
         for one, other in combinations(hops, 2)
@@ -97,7 +97,7 @@ def test_three_in_a_row_pass_back_below_them() -> None:
 
 def test_a_hundred_hosts_are_routed_at_once() -> None:
     grid = arrange({f"h{n}": 168 for n in range(128)}, 11)
-    begun = time.thread_time()  # its own: what others do on the machine is no matter
+    begun = time.thread_time()  # thread time, which other processes do not affect
     hops = loop(grid, {cell.key for cell in grid.cells})
     assert time.thread_time() - begun < 0.3
     assert meetings(hops) == []

@@ -1,4 +1,4 @@
-"""Lines between hosts are what the strategy's traffic is between replicas; none lies over a rack."""
+"""Edges between hosts follow the strategy's traffic between replicas and never cover a rack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.model import Role, Strategy, StrategyKind
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
-from torchyard_gui.canvas.edges.traffic import Wiring, lay, wiring_of
+from torchyard_gui.canvas.edges.traffic import Wiring, host_traffic, lay
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import arrange
 from torchyard_gui.canvas.racks.rack_painting import hull
@@ -32,7 +32,7 @@ def planned(kind: StrategyKind, workers: int = 4, servers: int = 2, *, role: Rol
 
 def wiring(found: Plan) -> Wiring:
     host_of = {replica.name: replica.host for replica in found.replicas if replica.host}
-    return wiring_of(traffic_of(found.topology), host_of, found.topology.strategy)
+    return host_traffic(traffic_of(found.topology), host_of, found.topology.strategy)
 
 
 def shown(found: Plan) -> TopologyScene:

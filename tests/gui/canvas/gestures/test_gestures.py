@@ -1,4 +1,4 @@
-"""What mouse and keys do, with real events on the viewport."""
+"""Mouse and keyboard on the canvas, with real events on the viewport."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def press(view: CanvasView, key: Qt.Key, held=Modifier.NoModifier) -> None:
 
 
 def ghosts(scene: TopologyScene) -> list[QGraphicsPixmapItem]:
-    """What hangs at the cursor: the chips and their words."""
+    """Returns the items of the drag preview."""
     pictures = [item for item in scene.items() if isinstance(item, QGraphicsPixmapItem)]
     return [item for item in pictures if (item.parentItem() or item).zValue() == TOP]
 
 
-# Selecting
+# Selection
 
 
 def test_a_click_selects_a_chip_and_a_click_beside_it_none(hand, scene: TopologyScene) -> None:
@@ -67,7 +67,7 @@ def test_a_rubber_band_selects_what_it_touches_and_tells_once(hand, scene: Topol
     corner = hand.view.mapFromScene(scene.rect_of_rack("gpu-a").topLeft()) - QPoint(10, 5)
     hand.carry(corner, hand.chip("worker-5"))
     assert scene.selection == ["worker-0", "worker-1", "worker-4", "worker-5"]
-    assert heard == [], "nobody is told while it is drawn"
+    assert heard == [], "no signal while it is drawn"
     hand.release(hand.chip("worker-5"))
     assert heard == [["worker-0", "worker-1", "worker-4", "worker-5"]]
 
@@ -97,7 +97,7 @@ def test_a_double_click_opens(hand, view: CanvasView, qtbot) -> None:
     assert heard.args == ["worker-4"]
 
 
-# Carrying
+# Drags of chips
 
 
 def test_a_chip_that_is_dropped_on_a_slot_asks_to_be_pinned_there(hand, view: CanvasView, qtbot) -> None:
@@ -184,7 +184,7 @@ def test_a_picture_of_a_run_can_be_selected_but_not_changed(hand, view: CanvasVi
     assert scene.selection == ["worker-3"]
 
 
-# From the palette
+# Drags from the palette
 
 
 def over(view: CanvasView, kind: type, at: QPoint, mime: str, text: str) -> QDropEvent:

@@ -1,4 +1,4 @@
-"""While chips are carried, racks and edges are one picture: it looks the same, and goes where anything changes."""
+"""The snapshot during a drag looks the same as racks and edges, and is discarded on any change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QGraphicsPixmapItem
 
 from tests.gui.canvas import samples
-from torchyard_gui.canvas.live_state import HostLook
+from torchyard_gui.canvas.live_state import HostLiveState
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.theme.theme import theme
@@ -27,7 +27,7 @@ def seen(view: CanvasView) -> QImage:
 
 
 def carry(hand, scene: TopologyScene) -> None:
-    """Over a slot, long enough for the picture to be taken."""
+    """Drags over a slot long enough for a snapshot."""
     start, end = hand.chip("worker-3"), hand.slot("gpu-c", 1)
     hand.carry(start, end)
     for step in range(6):
@@ -45,7 +45,7 @@ def test_with_the_picture_everything_looks_as_without_it(hand, view: CanvasView,
 
 
 CHANGES: dict[str, Callable[[TopologyScene, CanvasView], object]] = {
-    "hosts": lambda scene, view: scene.show_hosts({"gpu-a": HostLook(state="unknown", since="12:00")}),
+    "hosts": lambda scene, view: scene.show_hosts({"gpu-a": HostLiveState(state="unknown", since="12:00")}),
     "problems": lambda scene, view: scene.show_problems({"worker-0": "It does not fit."}),
     "plan": lambda scene, view: scene.show_plan(*samples.many(4, 8)),
     "zoom": lambda scene, view: view.set_zoom(0.8, QPointF(10, 10)),

@@ -1,4 +1,4 @@
-"""What racks and chips say."""
+"""Texts of racks and chips."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.gui.canvas import samples
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Role
 from torchyard_gui.canvas import labels
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.content import racks_of, short_model, unplaced
 
 
@@ -48,8 +48,8 @@ def test_headers_say_gpus_and_use():
     assert labels.use_of(racks["gpu-c"], None, None) == "3 of 4 used by this design"
     assert labels.use_of(racks["gpu-d"], None, None) == "4 of 4 in use by others"
     assert labels.use_of(racks["cpu-e"], None, None) == "2 servers"
-    assert labels.use_of(racks["cpu-f"], HostLook("unknown", "09:41"), None) == "unknown since 09:41"
-    states = {"chief-0": ReplicaLook("running"), "evaluator-0": ReplicaLook("failed")}
+    assert labels.use_of(racks["cpu-f"], HostLiveState("unknown", "09:41"), None) == "unknown since 09:41"
+    states = {"chief-0": ReplicaLiveState("running"), "evaluator-0": ReplicaLiveState("failed")}
     assert labels.use_of(racks["gpu-c"], None, states) == "1 of 4 GPUs busy"
     assert labels.use_of(racks["gpu-d"], None, states) == "not in this run"
 
@@ -70,7 +70,7 @@ def test_numbers_in_a_row_are_a_range():
 def test_a_replica_is_described_for_tool_tips_and_screen_readers():
     drawn, hosts = samples.drawn_example()
     chip = next(c for rack in racks_of(drawn, hosts) for c in rack.chips if c.name == "worker-13")
-    look = ReplicaLook("running", 0.6, "61 %", "wait", "1.8×")
+    look = ReplicaLiveState("running", 0.6, "61 %", "wait", "1.8×")
     assert labels.described(chip, look) == "worker-13, GPU 5 on gpu-b, running, 1.8×, 61 %"
-    lost = labels.described(chip, ReplicaLook("running", 0.6, "", stale_since="14:21"))
+    lost = labels.described(chip, ReplicaLiveState("running", 0.6, "", stale_since="14:21"))
     assert lost == "worker-13, GPU 5 on gpu-b, unknown, last 14:21"

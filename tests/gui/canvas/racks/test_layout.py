@@ -1,4 +1,4 @@
-"""Geometry of racks, tiles, columns, routes and neighbours: numbers only, no window."""
+"""Geometry of racks, tiles, columns, routes and neighbours, without a window."""
 
 from __future__ import annotations
 

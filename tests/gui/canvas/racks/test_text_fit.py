@@ -1,4 +1,4 @@
-"""Nothing on a chip or in a rack's header is cut that there is room to say in fewer words."""
+"""Texts on chips and headers are shortened before they are cut off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtGui import QImage, QPainter
 
 from tests.gui.canvas import samples
 from torchyard_gui.canvas import labels, paint_cache
-from torchyard_gui.canvas.live_state import ReplicaLook
+from torchyard_gui.canvas.live_state import ReplicaLiveState
 from torchyard_gui.canvas.racks import rack_painting
 from torchyard_gui.canvas.racks.chip_painting import TEXT_END, TEXT_X, fitting
 from torchyard_gui.canvas.racks.content import gpu_summary, racks_of
@@ -24,20 +24,20 @@ STATES = ["pending", "waiting", "starting", "running", "restarting", "stopping",
 @pytest.mark.parametrize("state", STATES)
 def test_the_word_for_each_state_fits_on_a_chip_and_keeps_off_its_edge(qapp: object, state: str) -> None:
     word = labels.short_state_word(state)
-    assert fitting(word, ReplicaLook(state), ROOM, 0) == word
+    assert fitting(word, ReplicaLiveState(state), ROOM, 0) == word
     assert TEXT_END >= 4
 
 
 def test_what_nobody_knows_and_what_ran_out_fit_too(qapp: object) -> None:
-    for look, word in ((ReplicaLook("unknown"), "unknown"), (ReplicaLook("lost"), "lost")):
+    for look, word in ((ReplicaLiveState("unknown"), "unknown"), (ReplicaLiveState("lost"), "lost")):
         assert fitting(labels.last_heard(look), look, ROOM, 0) == word
-    full = ReplicaLook("failed", tint="fail", cause="out of memory")
+    full = ReplicaLiveState("failed", tint="fail", cause="out of memory")
     assert fitting(full.cause, full, ROOM, 600) == "OOM"
     assert fitting(full.cause, full, 3 * ROOM, 600) == "out of memory"
 
 
 def test_since_when_a_replica_is_unknown_is_never_cut(qapp: object) -> None:
-    look = ReplicaLook("running", stale_since="14:21")
+    look = ReplicaLiveState("running", stale_since="14:21")
     assert fitting(labels.last_heard(look), look, ROOM, 0) == "14:21"
     assert fitting(labels.last_heard(look), look, 2 * ROOM, 0) == "last 14:21"
 

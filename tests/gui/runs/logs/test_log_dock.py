@@ -1,4 +1,4 @@
-"""The log below a run: of one replica, of those that are chosen, of all, and of all ranks of one."""
+"""The log dock: one replica, the selected ones, all, and all ranks of one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names_shown(dock: LogDock) -> set[str]:
 
 
 def choose(dock: LogDock, entry: str) -> None:
-    """By keys, as somebody would who looks through the list."""
+    """Selects with the keyboard."""
     dock.replica.setFocus()
     QTest.keyClick(dock.replica, Qt.Key.Key_Home)
     while not dock.replica.currentText().startswith(entry):
@@ -123,7 +123,7 @@ def test_more_logs_than_can_be_watched_are_said_to_be_left_out(
     monkeypatch.setattr(log_dock, "MOST_LOGS", 3)
     dock.set_open(True)
     choose(dock, "All")
-    qtbot.waitUntil(lambda: dock._said.text() == "The first 3 of 4 logs")
+    qtbot.waitUntil(lambda: dock._message.text() == "The first 3 of 4 logs")
 
 
 def test_a_host_that_is_away_leaves_the_others_readable(qtbot: Any, dock: LogDock, run: Acting) -> None:
@@ -132,4 +132,4 @@ def test_a_host_that_is_away_leaves_the_others_readable(qtbot: Any, dock: LogDoc
     dock.set_open(True)
     choose(dock, "All")
     qtbot.waitUntil(lambda: names_shown(dock) == {"chief-0", "worker-0"})
-    qtbot.waitUntil(lambda: "gpu-b" in dock._said.text())
+    qtbot.waitUntil(lambda: "gpu-b" in dock._message.text())

@@ -1,4 +1,4 @@
-"""Several logs are read as one: in an order that holds, whole lines, found and asked for piece by piece."""
+"""Several logs are merged into whole lines in a stable order, loaded page by page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from torchyard_gui.runs.logs import paged_log
-from torchyard_gui.runs.logs.log_merge import END, TOP, MergedLog, MissingPieces
+from torchyard_gui.runs.logs.log_merge import END, TOP, MergedLog, MissingPages
 
 NAMES = ("worker-0", "worker-1", "worker-2")
 
@@ -43,7 +43,7 @@ def test_every_line_of_every_log_is_there_once_and_each_log_stays_in_order() -> 
 def test_what_was_there_before_stands_beside_each_other_by_its_position() -> None:
     lines = opened(300, 300).lines(TOP, 600)
     names = [line.name for line in lines]
-    # A trainer's lines go on by turns: no log's past is lumped together.
+    # The lines of trainers alternate: no log's past is grouped together.
     assert max(abs(names[:at].count("worker-0") - names[:at].count("worker-1")) for at in range(600)) <= 2
 
 
@@ -99,7 +99,7 @@ def test_what_is_missing_in_all_logs_is_asked_for_at_once(monkeypatch: pytest.Mo
     texts = [text(name, 5000) for name in NAMES]
     for number, data in enumerate(texts):
         log.open(number, len(data))
-    with pytest.raises(MissingPieces) as missing:
+    with pytest.raises(MissingPages) as missing:
         log.last_page(10)
     assert [number for number, _ in missing.value.pieces] == [0, 1, 2]
     asked = 0
@@ -107,7 +107,7 @@ def test_what_is_missing_in_all_logs_is_asked_for_at_once(monkeypatch: pytest.Mo
         try:
             lines = log.lines(log.last_page(10), 10)
             break
-        except MissingPieces as more:
+        except MissingPages as more:
             for number, offset in more.pieces:
                 asked += 1
                 log.put(number, offset, texts[number][offset : offset + 1000], len(texts[number]))

@@ -1,4 +1,4 @@
-"""A log of millions of lines: only what is seen is read, the end is followed, and words are found."""
+"""A log with millions of lines: only visible lines are read; following and search."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def view(qtbot: Any, feed: LogFeed) -> Iterator[LogView]:
 
 
 def read(run: Acting) -> int:
-    """Bytes that were asked for."""
+    """Returns the number of bytes read."""
     return sum(params["limit"] for method, params in run.links["gpu-a"].asked if method == "logs.read")
 
 
@@ -148,7 +148,7 @@ def test_a_host_that_hangs_up_is_told_and_the_log_goes_on_later(
 ) -> None:
     monkeypatch.setattr("torchyard_gui.bridge.log_feed.RETRY_MS", 50)
     said: list[str] = []
-    view.said.connect(said.append)
+    view.problem_changed.connect(said.append)
     run.down.add("gpu-a")
     run.links["gpu-a"].break_off()
     qtbot.waitUntil(lambda: any("gpu-a" in text for text in said))

@@ -1,17 +1,17 @@
-"""Lines of a log of any length are found from the pieces around them."""
+"""Lines of a log of any length are found from their blocks."""
 
 from __future__ import annotations
 
 import pytest
 
 from torchyard_gui.runs.logs import paged_log
-from torchyard_gui.runs.logs.paged_log import LONGEST, Line, LogPieces, Missing, text_of
+from torchyard_gui.runs.logs.paged_log import LONGEST, Line, MissingPage, PagedLog, text_of
 
 TEXT = "".join(f"line {number} of a log\n" for number in range(2000)).encode()
 
 
-def filled(data: bytes, *, block: int = 0) -> LogPieces:
-    pieces = LogPieces()
+def filled(data: bytes, *, block: int = 0) -> PagedLog:
+    pieces = PagedLog()
     pieces.put(0, data, len(data))
     return pieces
 
@@ -31,14 +31,14 @@ def test_every_line_is_found_forwards_and_backwards(monkeypatch: pytest.MonkeyPa
 def test_only_the_pieces_around_what_is_shown_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_log, "BLOCK", 10_000)
     monkeypatch.setattr(paged_log, "LONGEST", 100)
-    pieces = LogPieces()
+    pieces = PagedLog()
     pieces.size = len(TEXT)
     asked = []
     while True:
         try:
             begin = pieces.last_page(20)
             break
-        except Missing as missing:
+        except MissingPage as missing:
             asked.append(missing.offset)
             pieces.put(missing.offset, TEXT[missing.offset : missing.offset + 10_000], len(TEXT))
     assert pieces.lines(begin, 20)[-1].text == "line 1999 of a log"
@@ -46,23 +46,23 @@ def test_only_the_pieces_around_what_is_shown_are_wanted(monkeypatch: pytest.Mon
 
 
 def test_a_log_that_grows_goes_on_where_it_was() -> None:
-    pieces = LogPieces()
+    pieces = PagedLog()
     pieces.put(0, b"one\ntw", 6)
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "tw"]
     pieces.put(6, b"o\nthree\n", 14)
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "two", "three"]
-    pieces.put(1000, b"far away", 1008)  # what lies between is not here: of no use yet
-    with pytest.raises(Missing):
+    pieces.put(1000, b"far away", 1008)  # not adjacent to a loaded block: ignored
+    with pytest.raises(MissingPage):
         pieces.lines(14, 1)
 
 
 def test_the_least_used_pieces_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_log, "BLOCK", 10)
     monkeypatch.setattr(paged_log, "KEPT", 3)
-    pieces = LogPieces()
+    pieces = PagedLog()
     for number in range(5):
         pieces.put(number * 10, b"012345678\n", 50)
-    with pytest.raises(Missing):
+    with pytest.raises(MissingPage):
         pieces.lines(0, 1)
     assert len(pieces.lines(20, 3)) == 3
 

@@ -1,4 +1,4 @@
-"""Opening, saving, and everything that can be in the way: each said on the page with its ways out."""
+"""Opening and saving, and their obstacles, each shown on the page with actions."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QLineEdit, QPushButton
 from tests.gui.topology.conftest import DIGITS, MakeDriver
 from tests.gui.topology.page_driver import CONTROL, SHIFT, Driver
 from torchyard_core.topology.file import read_topology
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 
 def press(driver: Driver, text: str) -> None:
-    """A way out of the notice at the top."""
+    """Presses a button of the notice."""
     button = next(button for button in driver.page.notice_bar.buttons if button.text() == text)
     QTest.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def answer(driver: Driver, words: str, name: str = "unsaved") -> None:
-    """The question about unsaved changes, or another one."""
+    """Answers the question about unsaved changes, or another one."""
     buttons = question(driver, name).findChildren(QPushButton)
     QTest.mouseClick(next(button for button in buttons if button.text() == words), Qt.MouseButton.LeftButton)
 
 
 def choose_file(driver: Driver, path: Path | str) -> None:
-    """Types a name into the file dialog that is open, over the one that it proposes."""
+    """Types a name into the open file dialog, over the proposed one."""
     (dialog,) = (box for box in driver.page.findChildren(QFileDialog) if box.isVisible())
     name = dialog.findChild(QLineEdit, "fileNameEdit")
     assert name is not None
-    driver.until(name.hasFocus)  # it proposes a name, all of it selected
+    driver.until(name.hasFocus)  # the proposed name is selected
     QTest.keyClicks(name, str(path))
     assert name.text() == str(path)
     QTest.keyClick(name, Qt.Key.Key_Return)
 
 
-def question(driver: Driver, name: str) -> Question:
-    """The question that is open, which holds nothing up."""
-    (box,) = (box for box in driver.page.findChildren(Question, name) if box.isVisible())
+def question(driver: Driver, name: str) -> ConfirmationDialog:
+    """Returns the open question, which is not modal."""
+    (box,) = (box for box in driver.page.findChildren(ConfirmationDialog, name) if box.isVisible())
     return box
 
 
@@ -77,7 +77,7 @@ def test_an_untitled_topology_is_saved_under_a_name(empty: Driver, tmp_path: Pat
     empty.until(lambda: (tmp_path / "drawn.yaml").exists())
     assert empty.page.bar.unsaved.text() == ""
     assert empty.page.bar.file.text() == "drawn.yaml"
-    # Its runs are called so too; a name that somebody gave stays.
+    # Unnamed runs are called so too; a given name stays.
     assert empty.value.name == "drawn"
     assert empty.undo_text() == "Rename to drawn"
     assert empty.page.files.save_to(tmp_path / "other.yaml")
@@ -93,7 +93,7 @@ def test_save_as_takes_the_name_that_is_typed_and_asks_nothing(
     choose_file(digits, typed)
     saved = tmp_path / (typed if typed.endswith(".yaml") else f"{typed}.yaml")
     digits.until(lambda: digits.page.document.path == saved)
-    assert digits.page.findChildren(Question) == []
+    assert digits.page.findChildren(ConfirmationDialog) == []
     assert digits_file.read_text() == DIGITS
     assert read_topology(saved).topology == digits.value
 
@@ -196,7 +196,7 @@ def test_closing_an_untitled_topology_asks_for_its_name(empty: Driver, tmp_path:
     assert (tmp_path / "kept.yaml").exists()
 
 
-# In the way
+# Obstacles
 
 
 def test_a_file_that_is_not_there(digits: Driver, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_text_that_is_no_yaml_is_told_by_its_line(empty: Driver, tmp_path: Path)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """As editors save: another file takes the name."""
+    """Replaces a file as editors do on saving."""
     beside = path.with_suffix(".new")
     beside.write_text(text)
     beside.replace(path)
@@ -340,7 +340,7 @@ def test_work_is_kept_a_little_after_a_change_and_gone_once_saved(
     driver.page.open(digits_file)
     change(driver)
     driver.until(lambda: any((tmp_path / "recovery").glob("*.json")))
-    # Another window does not take it: we are alive.
+    # Another window does not take it, because this process is alive.
     assert make_driver(recovery=tmp_path / "recovery").notice() == ""
     driver.page.save()
     assert list((tmp_path / "recovery").iterdir()) == []

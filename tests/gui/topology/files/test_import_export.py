@@ -1,4 +1,4 @@
-"""Other systems' documents in the window: recognised, read into a new topology, or refused with their line; written."""
+"""Documents of other systems: detected, imported, refused with their line, and exported."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def document(folder: Path, text: str, name: str = "job.yaml") -> Path:
 
 
 def rows(driver: Driver) -> list[tuple[str, str, str]]:
-    """The dock: sentence, place, line."""
+    """Returns the rows of the dock: sentence, location, line."""
     table = driver.page.problems.table
     return [tuple(table.item(row, column).text() for column in range(3)) for row in range(table.rowCount())]
 
 
 def back_on_the_page(driver: Driver) -> None:
-    """A dialog was shut: desktops then give the keyboard back to the window."""
+    """Restores the focus after a dialog, as desktops do."""
     driver.window.activateWindow()
     driver.until(driver.window.isActiveWindow)
     driver.on_canvas()
 
 
-# Reading
+# Import
 
 
 def test_an_import_asks_for_unsaved_changes_and_is_a_new_topology(
@@ -203,7 +203,7 @@ def test_a_foreign_document_that_was_opened_can_be_imported(empty: Driver, tmp_p
     assert empty.counts() == {"workers": 4, "servers": 2}
 
 
-# Writing
+# Export
 
 
 def export_dialog(driver: Driver) -> ExportDialog:
@@ -277,7 +277,7 @@ def test_what_cannot_be_written_is_told_in_the_dialog_and_leaves_no_half(digits:
     dialog = export_dialog(digits)
     dialog.write_to(there / "job.yaml")
     assert dialog.isVisible()
-    assert "cannot be written: " in dialog.said.text()
+    assert "cannot be written: " in dialog.message.text()
     assert there.read_text() == "mine"
     QTest.keyClick(dialog, Qt.Key.Key_Escape)
     digits.page.editor.add_preset("sandblaster")
@@ -285,7 +285,7 @@ def test_what_cannot_be_written_is_told_in_the_dialog_and_leaves_no_half(digits:
     digits.page.editor.set_strategy("kind", "none", "strategy")
     dialog = export_dialog(digits)
     digits.pick(dialog.format, FORMATS["vertex"].title)
-    assert "pool 2 holds parameter servers or reducers, not both" in dialog.said.text()
+    assert "pool 2 holds parameter servers or reducers, not both" in dialog.message.text()
     assert not dialog.save.isEnabled()
     QTest.keyClick(dialog, Qt.Key.Key_Escape)
 

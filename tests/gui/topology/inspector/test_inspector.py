@@ -1,4 +1,4 @@
-"""The inspector edits what is selected, many at once, and says beside the field what cannot be."""
+"""The inspector edits one or several selected replicas and shows problems beside the fields."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_the_program_shows_the_keys_of_its_launcher(digits: Driver) -> None:
     assert program.program.rows["command"].isVisible()
     digits.page.checks.now()
     assert program.program.rows["command"].note.text().startswith("launcher command needs “command”")
-    # It is set, and in the way of the other launcher: it stays to be seen, with the reason.
+    # It is set but wrong with the other launcher, so it stays visible with the reason.
     assert "is for launcher torch" in program.program.rows["script"].note.text()
 
 
