@@ -8,7 +8,6 @@ from tests.core.examples import host
 from tests.gui.runs import fake_hosts
 from tests.gui.runs.fake_hosts import Acting
 from torchyard_core.formatting import as_utc
-from torchyard_core.launch.runs.history import as_utc
 from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.bridge.run_state_types import RunChanges, short_cause
 from torchyard_gui.runs.alerts import alerts_of
