@@ -1,4 +1,4 @@
-"""A member who uses another person's booking, and hides it from enforcement; each of these went unnoticed once."""
+"""Use of another member's booking, hidden from enforcement; each case went unnoticed once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def root(site: Site) -> Team:
 
 
 def shell(site: Site, user: str, script: str, *under: str) -> int:
-    """PID of what a shell of the user becomes."""
+    """PID of the program that a shell of the user executes."""
     process = site.host.start([*under, "sh", "-c", script], user)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -69,7 +69,7 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
 
 
 def looks(root: Team) -> None:
-    """Returns once the agent has looked a few times more."""
+    """Wait until the agent has checked the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
         time.sleep(0.2)

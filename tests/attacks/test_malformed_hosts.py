@@ -1,4 +1,4 @@
-"""A daemon that answers what no daemon does: an error of its host alone, soon, and without a traceback."""
+"""Malformed answers of a daemon: a prompt error of that host only, without a traceback."""
 
 from __future__ import annotations
 

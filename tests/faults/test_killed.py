@@ -1,4 +1,4 @@
-"""SIGKILL of every kind of process that plays a part in a run."""
+"""SIGKILL of every kind of process of a run."""
 
 from __future__ import annotations
 

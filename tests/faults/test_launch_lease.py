@@ -1,4 +1,4 @@
-"""GPUs that are held for a launch which has not begun, while its desktop is silent and no host is told why."""
+"""The launch lease: GPUs held for a launch whose desktop has fallen silent are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that go without a word, as in a power cut: members, and the primary."""
+"""Members and primaries lost by a power cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers at the gang port: some say nothing, some talk nonsense, one repeats what it has overheard."""
+"""Unauthenticated clients at the gang port: silent, malformed, and a replay of recorded traffic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """The port beside SSH that somebody listens at; ports that are merely held are not listened at."""
+    """The listening port besides SSH; reserved ports do not listen."""
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
     return port
@@ -79,7 +79,7 @@ def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: 
         run.wait_for_output("up 1")
         run.wait_for("running")
         assert len(strangers) == 2 * SILENT
-        # Each has five seconds to say who it is.
+        # Each has five seconds to authenticate.
         wait_until(lambda: descriptors(primary) <= before)
 
     assert run.stop()["state"] == "stopped"

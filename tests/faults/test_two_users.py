@@ -1,4 +1,4 @@
-"""Two Unix users of one host want the same GPU."""
+"""Two Unix users of one host launch on the same GPU."""
 
 from __future__ import annotations
 

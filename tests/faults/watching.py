@@ -1,4 +1,4 @@
-"""A look at every host each 100 ms, from outside: which generation of a run's processes lives where."""
+"""Samples every host each 100 ms from outside: which generation of a run's processes is alive where."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Look:
-    """What one look saw: the generations that were alive, by host."""
+    """One sample: the generations that were alive, by host."""
 
     time: float
     alive: dict[str, set[int]] = field(default_factory=dict)
@@ -27,8 +27,10 @@ class Look:
 
 
 class GenerationWatch:
-    """Looks until it is left. Two generations count as alive at once only where the older one still lives after the
-    newer was seen: a look takes a moment, and one may end and the other begin in it.
+    """Samples in a thread until the context is left.
+
+    Two generations count as alive at once only where the older one is alive after the newer was seen, since a sample
+    is not instantaneous.
     """
 
     def __init__(self, lab: Lab, run_id: str):

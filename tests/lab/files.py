@@ -13,7 +13,7 @@ from tests.lab.spec import HostSpec
 
 @dataclass(frozen=True)
 class HostFiles:
-    """Where this machine keeps what the host sees as /run/lab, /root, /tmp and its users' homes."""
+    """This machine's folders that the host sees as /run/lab, /root, /tmp and its users' homes."""
 
     folder: Path
     home: Path
@@ -77,6 +77,6 @@ class HostFiles:
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def log(self) -> str:
-        """What booting and sshd had to say."""
+        """Output of the boot script and sshd."""
         texts = (self.folder / name for name in ("boot.log", "sshd.log"))
         return "\n".join(path.read_text() for path in texts if path.exists()).strip()

@@ -40,7 +40,7 @@ def processes_in(namespace: Path) -> list[HostProcess]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether somebody in the network namespace of `pid` listens on this TCP port. Asks nobody to answer."""
+    """Whether a process in the network namespace of `pid` listens on this TCP port, without connecting."""
     rows = (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
