@@ -1,4 +1,4 @@
-"""Commands that are forked instead of started."""
+"""Forked commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts of the lab are what the other tests take them for."""
+"""Properties of lab hosts that other tests rely on."""
 
 from __future__ import annotations
 
