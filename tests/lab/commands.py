@@ -78,7 +78,7 @@ class Commands:
                 for name, file in (("output", stdout), ("stderr", stderr)):
                     file.seek(0)
                     said[name] = file.read()
-                    print(f"{name} until then:\n{said[name]}")  # a run's events say how far it came
+                    print(f"{name} until then:\n{said[name]}")  # a run's events show its progress
                 raise subprocess.TimeoutExpired(["torchyard", *arguments], timeout, **said) from None
             for file in (stdout, stderr):
                 file.seek(0)

@@ -70,7 +70,7 @@ class HostFiles:
         """Remove from root's HOME and /tmp what was not there at boot."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
-            # Removing a mount point takes away, without a word, what the host has mounted there.
+            # Removing a mount point silently removes what the host has mounted there.
             stays = own | {point.parts[0] for where, point in boot.mount_points(spec) if where == root}
             for entry in folder.iterdir():
                 if entry.name not in stays:

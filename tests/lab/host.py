@@ -181,8 +181,8 @@ class LabHost:
             if found := self._sshd(sessions=sessions) - ended:
                 self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, found))}"])
                 ended.update(found)
-            # By ID: a process that is ending has lost its title before it closes its sockets. And by its port: one that
-            # has just started has no title for a moment.
+            # By process ID, since an ending process loses its title before it closes its sockets; and by port, since a
+            # new process has no title for a moment.
             left = ended & {process.pid for process in self.processes()}
             return not left and not self._running.listens(self.port)
 

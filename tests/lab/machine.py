@@ -23,7 +23,7 @@ class Machine:
         with log.open("w") as output:
             self._outer = subprocess.Popen(
                 ["ip", "netns", "exec", network_namespace, "unshare", *NAMESPACES, "bash", str(script)],
-                # The script reads from this pipe until we are gone.
+                # The script reads from this pipe until this process ends.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -65,7 +65,7 @@ class Machine:
             # Its parent waits for it, and it is only gone when all processes of the machine are.
             os.kill(self.first_pid, signal.SIGKILL)
         except (LabBroken, OSError):
-            # It has hardly begun, or has ended already.
+            # It has not started yet or has ended.
             with suppress(ProcessLookupError):
                 self._outer.kill()
 
