@@ -1,7 +1,7 @@
 """100,000 bookings over 256 GPUs, in a SQLite file and in a PostgreSQL of its own.
 
 Promised at p95: the look for clashes and the insert at most 5 ms (SQLite) and 10 ms (PostgreSQL); find-a-slot at most
-200 ms, also for a wish that fits nowhere, for which every gap is looked at. PostgreSQL has fsync on.
+200 ms, also for a request that fits nowhere, which examines every gap. PostgreSQL has fsync on.
 """
 
 from __future__ import annotations

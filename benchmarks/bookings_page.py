@@ -1,5 +1,4 @@
-"""What the calendar costs to draw: a week of 256 lanes on 32 hosts, as full as 100,000 bookings in a year make it, with
-who used what.
+"""Cost of drawing the calendar: a week of 256 lanes on 32 hosts, at the density of 100,000 bookings a year, with usage.
 
 Promised: a week of 256 lanes drawn in at most 100 ms, of which 1440 × 900 pixels have a part in sight (all lanes on one
 picture are told too, and promised to nobody); and a drag without a visible stall: its longest step, from the mouse's

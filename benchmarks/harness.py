@@ -1,4 +1,4 @@
-"""Arms measured against each other in one run, alternating ABBA, so that a noisy machine is noisy for all."""
+"""Comparison of arms in one run, alternating ABBA, so that noise of the machine affects all arms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Promise:
-    """A figure that we hold ourselves to: `value` must be at most `limit`."""
+    """A promised figure: `value` must be at most `limit`."""
 
     name: str
     value: float

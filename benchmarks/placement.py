@@ -1,5 +1,7 @@
-"""1,000 replicas laid on 256 hosts of 8 GPUs, in at most 0.5 s: packed, spread, with wishes for models, CPUs, memory
-and labels, and where not all of them fit, which is when reasons are sought too."""
+"""Placement of 1,000 replicas on 256 hosts of 8 GPUs, in at most 0.5 s.
+
+Four cases: packed, spread, with constraints on models, CPUs, memory and labels, and an infeasible one with its reasons.
+"""
 
 from __future__ import annotations
 

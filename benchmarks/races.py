@@ -1,7 +1,7 @@
-"""20 processes race on one calendar, 50 rounds of each kind, in a SQLite file and in PostgreSQL: how many promises they
-break. None may be broken.
+"""20 processes race on one calendar, 50 rounds of each kind, in a SQLite file and in PostgreSQL.
 
-`TORCHYARD_SEED=N python -m benchmarks races` draws what the clients want as an earlier run did.
+Counts violated invariants; none may be violated. `TORCHYARD_SEED=N python -m benchmarks races` repeats the requests of
+an earlier run.
 """
 
 from __future__ import annotations

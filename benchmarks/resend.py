@@ -1,6 +1,6 @@
 """An unchanged folder of 10,000 files sent again: to one host and to four, beyond the SSH handshake.
 
-Each round makes the snapshot anew (every file is looked at) and offers it over links that are open already. Beside it:
+Each round makes the snapshot anew (every file is examined) and offers it over open links. Beside it:
 the same without the hashes that this computer keeps, and rsync over the system's ssh, whose handshake counts. Promised:
 at most 1 s a host.
 """
@@ -62,7 +62,7 @@ def links_to(fleet: Fleet) -> dict[str, AgentLink]:
 
 
 def send(folder: Path, links: dict[str, AgentLink], fleet: Fleet, caches: Path | None) -> int:
-    """Bytes that were sent."""
+    """Number of bytes sent."""
     sent = [0]
     telling = Telling(lambda event: None, on_progress=lambda step, done, total: sent.append(total))
     snapshot = take_snapshot(folder, (), Event(), caches)

@@ -1,4 +1,4 @@
-"""The training roles against what they are to beat: plain DDP, the ring, their own bounds, PyTorch's RPC servers.
+"""The training roles compared with plain DDP, the ring, their own bounds, PyTorch's RPC servers.
 
 Every arm is a run that `torchyard run` launches on hosts of the lab, whose cables are shaped where a bound is asked
 about. Hosts share this machine's cores: a row that computes says so.
@@ -111,12 +111,12 @@ def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
 
 
 def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
-    """The median of the ratios of each round, whose turns follow each other: a machine's moods cancel out."""
+    """Median ratio of the rounds; arms of a round run in turn, so that variation of the machine's speed cancels out."""
     return statistics.median(a / b for a, b in zip(found[one], found[other], strict=True))
 
 
 def overhead(arms: Arms) -> list[Promise]:
-    """What `distribute` costs over DDP by hand, and two workers over two processes that know nothing of each other."""
+    """What `distribute` costs over DDP by hand, and two workers over two independent processes."""
 
     def summed(model: str, rounds: int, steps: int) -> dict[str, list[float]]:
         figures = arms.run(

@@ -44,7 +44,7 @@ def overhead() -> list[Promise]:
 
 def turns(arms: roles.Arms) -> list[Promise]:
     """Two workers whose processes take turns on one GPU: each collective waits for the other's turn, and `distribute`
-    has one more of them. Shown, not promised: whoever has two GPUs has no such turns."""
+    has one more of them. Shown, not promised: with two GPUs there is no such waiting."""
     figures = arms.run(
         "phases.py", {"kind": "all_reduce"}, {"chief": 1, "worker": 1},
         *("--rounds", 6, "--steps", 20, "--batch", 4096),

@@ -46,14 +46,14 @@ def run_of_many() -> Acting:
 
 
 def spin(seconds: float) -> None:
-    """Lets the window live on; costs nothing while nothing happens."""
+    """Run the event loop for some seconds; idle time costs no CPU."""
     loop = QEventLoop()
     QTimer.singleShot(round(seconds * 1000), loop.quit)
     loop.exec()
 
 
 def fill(page: RunsPage) -> None:
-    """An hour that has passed: as many points as are kept."""
+    """Fill the plots with an hour of samples, the most that is kept."""
     assert page.feed is not None
     chance = np.random.default_rng(1)
     for track in page.feed.picture.tracks.values():

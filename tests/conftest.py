@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the guard that fails a test which leaves something behind."""
+"""Fixtures for all tests, and the guard against leaked threads, processes and warnings."""
 
 from __future__ import annotations
 
@@ -46,24 +46,23 @@ __all__ = [
 
 GONE_WITHIN_S = 20.0
 KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
-"""Words in the commands of processes that are kept for the next test, by design."""
+"""Words in the command lines of processes that later tests reuse."""
 
 
 def pytest_configure() -> None:
-    """Hear SIGINT even as a shell's background job: programs that we start inherit it, and tests interrupt them."""
+    """Restore SIGINT, which shells ignore in background jobs: started programs inherit it, and tests interrupt them."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Take what importing made out of the collector's sight: the guard below collects after each test."""
+    """Freeze imported objects: the guard below collects garbage after each test."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that train first, then those that wait for hosts: what is short fills the end, when others have nothing
-    left."""
+    """Sort training files first, then files with hosts; short files fill the end of a parallel run."""
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}
     items.sort(key=lambda item: (item.path not in trains, item.path not in waits))
@@ -71,8 +70,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves a thread, a child process, or a complaint in the log that nobody looked at: an asyncio
-    error, or a warning of ours. A test that expects one of ours takes `caplog` to look at it.
+    """Fail a test that leaves a thread, a child process, an asyncio error or a Torchyard warning in the log.
+
+    A test that expects such a warning takes `caplog`.
     """
     threads = set(threading.enumerate())
     children = set(children_of_this_process())
@@ -85,7 +85,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = _left_behind(threads, children)
         # asyncio complains of unretrieved exceptions and pending tasks when they are collected.
         gc.collect()
-        # What is left was imported or is kept for other tests: looked at after each, it came to a quarter of a second.
+        # Survivors were imported or are kept for other tests; collecting them after each test took 0.25 s.
         gc.freeze()
     finally:
         logging.getLogger().removeHandler(complaints)
@@ -104,9 +104,7 @@ def _left_behind(threads: set[threading.Thread], children: set[int]) -> list[str
 
 
 class _Complaints(logging.Handler):
-    """Gathers what asyncio logs as an error (exceptions that were never retrieved, tasks destroyed while pending), and
-    what our own packages log as a warning or worse.
-    """
+    """Collects asyncio's errors (exceptions never retrieved, pending tasks destroyed) and Torchyard's warnings."""
 
     def __init__(self, *, of_ours: bool) -> None:
         super().__init__(logging.WARNING)

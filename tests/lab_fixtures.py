@@ -1,4 +1,4 @@
-"""Fixtures that hand out hosts and a desktop to use them from."""
+"""Fixtures of lab hosts and of desktops that use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LabFactory = Callable[..., Lab]
 
 
 class ThreeHosts:
-    """Three plain hosts that live as long as the session; made anew when a test has lost one."""
+    """Three plain hosts for the session, rebuilt after a test has destroyed one."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -31,7 +31,7 @@ class ThreeHosts:
         self._made = 0
 
     def get(self, *, bare: bool) -> Lab:
-        """The lab, with three hosts alive in it; unless they are to be `bare`, a deploy has left its files there."""
+        """The lab with three live hosts; the agent's files are there unless `bare`."""
         if self._lab is None or not self._lab.whole:
             self.close()
             self._made += 1
@@ -42,7 +42,7 @@ class ThreeHosts:
         return self._lab
 
     def clean(self) -> None:
-        """Make the hosts what they were; hosts that cannot be made so are not handed out again."""
+        """Restore the hosts; those that cannot be restored are discarded."""
         if self._lab is None or not self._lab.whole:
             return
         try:
@@ -90,15 +90,17 @@ def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHost
 
 @pytest.fixture
 def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three plain hosts, the same for all tests (for speed), and clean after each. The agent's files are there, as a
-    deploy before has left them; a test of the first contact asks for `bare_hosts`."""
+    """Three plain hosts, shared by all tests for speed and cleaned after each.
+
+    The agent's files are there, as after a deploy; tests of the first contact ask for `bare_hosts`.
+    """
     yield _three_hosts.get(bare="bare_hosts" in request.fixturenames)
     _three_hosts.clean()
 
 
 @pytest.fixture
 def bare_hosts() -> None:
-    """Makes the hosts of `lab3` such that nothing of ours was ever on them."""
+    """Makes the hosts of `lab3` such that Torchyard was never on them."""
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +112,7 @@ def _commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def torch_for_hosts() -> Iterator[ForkServer]:
-    """What `LabHost.fork_scripts_from` forks for scripts that train."""
+    """The fork server of `LabHost.fork_scripts_from`, with torch imported."""
     fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
     yield fork_server
     fork_server.close()
@@ -118,15 +120,17 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
-    """A `python` of the hosts of `lab3` that has imported torch and scikit-learn, which takes each process four seconds
-    of CPU: `desktop.use(lab3, python=warm_python)`."""
+    """A `python` for the hosts of `lab3` with torch and scikit-learn imported: `desktop.use(lab3, python=warm_python)`.
+
+    It spares each process four seconds of CPU.
+    """
     (path,) = {host.fork_scripts_from(torch_for_hosts) for host in lab3.hosts}
     return path
 
 
 @pytest.fixture
 def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]:
-    """A desktop that knows the three hosts of `lab3`, and has measured how fast they exchange bytes."""
+    """A desktop with the hosts of `lab3` in its fleet file and their bandwidths measured."""
     computer = Desktop(tmp_path / "desktop", lab3, commands=_commands, knows_bandwidths=True)
     yield computer
     computer.close()
@@ -134,7 +138,7 @@ def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]
 
 @pytest.fixture
 def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., Desktop]]:
-    """Makes desktops, for several at once or for a lab of the test's own: `make_desktop(lab(2), python=None)`."""
+    """Factory of desktops: `make_desktop(lab(2), python=None)`."""
     made: list[Desktop] = []
 
     def make(lab: Lab | None = None, **fleet: Any) -> Desktop:
@@ -149,7 +153,7 @@ def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., 
 
 @pytest.fixture
 def needs_lab() -> None:
-    """Skips the test where hosts cannot be made; fails it instead where CI says that they must be."""
+    """Skips the test where the lab is unavailable; fails it in CI."""
     try:
         require()
     except LabUnavailable as why:
@@ -157,7 +161,7 @@ def needs_lab() -> None:
 
 
 def unavailable(why: LabUnavailable) -> None:
-    """Skip, or fail with CI=true: there, a lab that cannot be made is a fault of the machine."""
+    """Skip the test; with CI=true, fail it."""
     if os.environ.get("CI", "").lower() in {"1", "true"}:
         pytest.fail(str(why))
     pytest.skip(str(why))

@@ -1,4 +1,4 @@
-"""Ports for programs that tests start, and that want to be told one."""
+"""Free TCP ports for programs that tests start; parallel test processes never get the same one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import cache
 from itertools import count
 
 FIRST, BLOCK, BLOCKS = 10_000, 500, 45
-"""All below those that the system hands out by itself."""
+"""All below the range of ephemeral ports."""
 
 _numbers = count()
 
 
 def free_port() -> int:
-    """One that nobody else is given before its user comes: it is of this process's own block."""
+    """A free port of this process's own block."""
     first = FIRST + BLOCK * _own_block()[0]
     while True:
         port = first + next(_numbers) % BLOCK
@@ -25,7 +25,7 @@ def free_port() -> int:
 
 @cache
 def _own_block() -> tuple[int, socket.socket]:
-    """Its number, and the name that holds it against all other processes that run tests, until this one ends."""
+    """Number of the block, and the abstract socket that locks it until this process ends."""
     for number in range(BLOCKS):
         name = socket.socket(socket.AF_UNIX)
         try:

@@ -1,4 +1,4 @@
-"""The launch panel as it stands at the moments of a launch, for pictures: no host is asked."""
+"""The launch panel at the phases of a scripted launch, for pictures; no host is contacted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = {"weights/resnet50-pretrained.pt": 412_000_000, "data/val.tar": 6_700_00
 
 
 class StagedLaunch(LaunchJob):
-    """A launch that asks nobody: what is told of it is said here."""
+    """A launch without hosts: its progress is scripted here."""
 
     def start(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A run that lives, for pictures: acted at the level of its hosts' links, so that all above them is the real thing."""
+"""A live run for pictures, simulated at its hosts' links; everything above them is product code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
 
 
 def begin_live_run(wiring: Wiring, state: str, design: Topology | None = None) -> fake_hosts.Acting:
-    """Begins a run on the yard's hosts, some minutes ago. Nobody is asked but those who act it."""
+    """Begin a simulated run on the sample hosts, dated some minutes ago."""
     fake_hosts.BEGAN = time.time() - RUNS_FOR_S
     name = design.name if design is not None else NAMES[state]
     cast = fake_hosts.Acting(
@@ -42,7 +42,7 @@ def begin_live_run(wiring: Wiring, state: str, design: Topology | None = None) -
         lines = (LOG.format(epoch=step // 1251, step=step, loss=loss) for step, loss in losses.items())
         cast.logs[replica.name] = "".join(lines).encode()
     cast.note(wiring.home)
-    wiring.fleet._fleet = fake_hosts.ActingFleet(cast)  # type: ignore[assignment]  # pictures only, as in sample_yard
+    wiring.fleet._fleet = fake_hosts.ActingFleet(cast)  # type: ignore[assignment]  # pictures only, as in sample_fleet
     cast.start()
     return cast
 

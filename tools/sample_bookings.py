@@ -1,4 +1,4 @@
-"""A made-up calendar for pictures: the week that shared/look draws, on the hosts of the sample yard, and on 128."""
+"""A sample calendar for pictures: one week, on the sample hosts and on 128."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WEEK = (
 )
 
 
-def slots_of_yard(state: str) -> tuple[Slot, ...]:
+def sample_slots(state: str) -> tuple[Slot, ...]:
     """The catalogue: of one computer, eight hosts, or 128 with eight GPUs each."""
     if state == "one":
         return tuple(
@@ -76,7 +76,7 @@ class Sample:
     def __init__(self, folder: Path, state: str):
         self.file = folder / "bookings.sqlite3"
         self.cache = folder / "bookings.json"
-        self.slots = slots_of_yard(state) if state != "empty" else ()
+        self.slots = sample_slots(state) if state != "empty" else ()
         self._now = NOW
         if state != "empty":
             self._fill(state)

@@ -24,7 +24,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from tools.launch_phases import phases
 from tools.live_run import begin_live_run, let_it_live, log_opener
 from tools.sample_bookings import Sample, at
-from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
+from tools.sample_fleet import FAILED_RUN, let_hosts_answer, write_sample
 from tools.strategy_designs import SERVED, STEP, design_of
 
 from torchyard_core.booking.planned_time import PlannedTime
@@ -49,7 +49,7 @@ FOLLOWED_WITHIN_MS = 1200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draws the pictures that are asked for, and says where they lie."""
+    """Draw the requested pictures and print their folder."""
     options = _options().parse_args(argv)
     application = QApplication.instance() or QApplication(["torchyard-screenshots"])
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -212,9 +212,9 @@ def _wiring(window: MainWindow) -> Wiring:
 
 @contextmanager
 def _window(state: str) -> Iterator[MainWindow]:
-    """A window on made-up hosts that asks nobody."""
+    """A window on sample hosts that contacts none."""
     with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder:
-        home, fleet_file, file = write_yard(Path(folder), state)
+        home, fleet_file, file = write_sample(Path(folder), state)
         window = make_window(home, fleet_file, file)
         wiring = _wiring(window)
         window.painted.disconnect()  # what begins after the first paint would ask hosts
@@ -234,7 +234,7 @@ def _window(state: str) -> Iterator[MainWindow]:
 
 
 def _prepare(page: object, key: str) -> None:
-    """Choose something to look at, where the page shows what is chosen."""
+    """Select an item on pages that show the selection."""
     if key == "topology" and hasattr(page, "editor"):
         page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
     if key == "runs" and hasattr(page, "show_run"):
@@ -242,7 +242,7 @@ def _prepare(page: object, key: str) -> None:
 
 
 def _settle(for_ms: int = SETTLE_MS) -> None:
-    """Let everything that is under way arrive."""
+    """Process pending events and jobs."""
     enough = QTimer()
     enough.setSingleShot(True)
     enough.start(for_ms)

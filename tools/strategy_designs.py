@@ -1,4 +1,4 @@
-"""A design for each strategy on the yard's hosts, and what the steps of a run are made of, for pictures."""
+"""A topology for each strategy on the sample hosts, and step times of a run, for pictures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every parser of Torchyard with inputs for it: samples torn and mixed, and values of the wrong kind.
+"""Fuzzing of every parser: a hypothesis strategy for each, of mutated samples and values of wrong types.
 
-The promise: an input leads to a value or to the parser's own errors, within LONGEST_S of CPU time and MOST_MB of
-memory; what is written again is read again as the same.
+Property: an input leads to a value or to the parser's declared errors, within LONGEST_S of CPU time and MOST_MB of
+memory; writing and reading a value gives it back.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Hung(BaseException):
 
 
 def violation(parser: Parser, given: Any) -> str:
-    """What promise an input breaks; empty where it breaks none."""
+    """The property that an input violates; empty where it violates none."""
     peak, began = _forget_peak(), time.process_time()
     try:
         with _alarm():
@@ -120,7 +120,7 @@ def _said(parser: Parser, given: Any, what: str) -> str:
 
 
 def _forget_peak() -> float:
-    """Sets the process's peak of memory back to what it has now, in MB."""
+    """Reset the process's peak memory to its current memory, in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak_mb()
 
@@ -211,7 +211,7 @@ def texts(samples: Sequence[str], words: Sequence[str]) -> st.SearchStrategy[str
 
 
 def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
-    """Some of it in no encoding at all."""
+    """Text as bytes, sometimes in no valid encoding."""
     encoded = text.map(lambda one: one.encode("utf-8", "surrogatepass"))
     return st.one_of(
         encoded, encoded, encoded, text.map(lambda one: one.encode("utf-16", "surrogatepass")), st.binary()

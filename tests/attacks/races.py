@@ -1,7 +1,6 @@
-"""Clients of one calendar, each a process, that want the same things at the same moment; and what they break.
+"""Races between client processes of one calendar, and the invariants that they might violate.
 
-What they break is found in the tables alone, by SQL and arithmetic of its own: the calendar's code does not judge
-itself.
+Violations are found in the database's tables by independent SQL, without the calendar's code.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ def _end_of(call: Callable[[], object]) -> str:
         return "refused"
     except StoreAway as away:
         return "busy" if "too busy" in away.message else f"failed: {away.message}"
-    except Exception as error:  # told to who judges
+    except Exception as error:  # reported to the judge
         return f"failed: {error!r}"
 
 

@@ -1,4 +1,4 @@
-"""Other users of a host: they must not be able to have code of theirs run by planting it in the agent's folder."""
+"""Code planted in the agent's folder by other users of a host is never run."""
 
 from __future__ import annotations
 

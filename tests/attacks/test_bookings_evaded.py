@@ -1,4 +1,4 @@
-"""A member who uses another person's booking, and hides it from enforcement; each of these went unnoticed once."""
+"""Use of another member's booking, hidden from enforcement; each case went unnoticed once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def root(site: Site) -> Team:
 
 
 def shell(site: Site, user: str, script: str, *under: str) -> int:
-    """PID of what a shell of the user becomes."""
+    """PID of the program that a shell of the user executes."""
     process = site.host.start([*under, "sh", "-c", script], user)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -69,10 +69,10 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
 
 
 def looks(root: Team) -> None:
-    """Returns once the agent has looked a few times more."""
+    """Wait until the agent has checked the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
-        time.sleep(0.2)
+        time.sleep(0.2)  # nothing is to happen meanwhile
 
 
 def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> None:
@@ -102,7 +102,7 @@ def test_a_job_that_restarts_all_the_time_gets_one_grace(site: Site, root: Team)
     while time.monotonic() - began < 60 and ended is None:
         process, pid = site.run("ann")
         site.on_gpu(pid)
-        time.sleep(0.7)
+        time.sleep(0.7)  # shorter than the grace
         ended = process.poll()
         process.kill()
 
@@ -240,7 +240,7 @@ def test_an_hour_without_a_desktop_is_no_licence(site: Site, root: Team) -> None
     wait_until(lambda: site.acts(root, pid) == ["observed", "warned"])
     old = {**site.store.snapshot(), "fresh_s": 0}
     root.fleet.link("gpu-a").call("bookings.snapshot", {"snapshot": old, "host": "gpu-a", "by": "kim@laptop"})
-    time.sleep(1.5)
+    time.sleep(1.5)  # longer than the grace
     _, another = site.run("ann")
     site.on_gpu(pid, another)
     wait_until(lambda: site.acts(root, another) == ["observed"])

@@ -1,4 +1,4 @@
-"""A colleague's topology file: it sends no folder and no credentials without a word."""
+"""Topology files of other users export no folder and no credentials without confirmation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon that answers what no daemon does: an error of its host alone, soon, and without a traceback."""
+"""Malformed answers of a daemon: a prompt error of that host only, without a traceback."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_malformed_host_is_an_error_of_its_own(tmp_path: Path, request: py
         done = desktop.torchyard(*command, timeout=100)
         assert "Traceback" not in done.stderr + done.stdout, done.stderr
         assert "fault in Torchyard" not in done.stderr + done.stdout, done.stderr
-    assert time.monotonic() - began < 50  # none of them is waited for: a call's limit is 60 s
+    assert time.monotonic() - began < 50  # no call timed out, which takes 60 s
 
     found = {one["name"].removeprefix("h-"): one for one in json.loads(done.stdout)}
     assert found["good"]["error"] is None

@@ -1,5 +1,4 @@
-"""A compromised host that lies about runs: `runs restart` launches what this desktop launched, and sends no secret on
-a host's word."""
+"""A compromised host that reports false runs: `runs restart` uses this desktop's own record and leaks no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of hosts and colleagues: escapes for a terminal, and markup for the window, are shown and do nothing."""
+"""Terminal escapes and markup in text from hosts and other users are displayed without effect."""
 
 from __future__ import annotations
 

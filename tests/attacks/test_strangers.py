@@ -106,8 +106,8 @@ def test_silent_strangers_end_no_server_and_keep_no_caller_out(
         wait_until(lambda: sum(map(was_ended, silent)) >= 40)
         assert sum(map(was_ended, silent)) == 40
 
-        # No descriptor is left for the next ones: accept() fails until some are. One that a server only now gives back,
-        # of a stranger that it has ended, is taken before the next attempt.
+        # Without free descriptors accept() fails. Descriptors that the server frees late, of connections that it has
+        # closed, are taken before each attempt.
         more = [stack.enter_context(socket.socket()) for _ in range(20)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(one.fileno() for one in more) + 1, hard))

@@ -1,4 +1,4 @@
-"""Inputs that once were a fault in Torchyard: nested too deep, numbers without end, texts where none belong."""
+"""Inputs that once raised unexpected exceptions: deep nesting, infinite numbers, text in place of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host with one GPU and several Unix users, and the team's calendar: what enforcement does there is looked at."""
+"""Fixture of enforcement tests: a host with one GPU, several Unix users and the team's calendar."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Site:
         self.store.set_logins([Login("gpu-*", "ann", "kim"), Login("gpu-*", "bob", "lee")])
 
     def team(self, user: str) -> Team:
-        """The desktop of a user who logs in as that one: the agent there is that user's."""
+        """The desktop of a user; it logs in as `user`, and the agent runs as that user."""
         folder = self._folder / user
         folder.mkdir()
         made = Team(self._there, self._desktop(self._there, python=None, user=user), folder)

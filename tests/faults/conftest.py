@@ -13,10 +13,10 @@ from tests.lab import Desktop, Lab
 
 @pytest.fixture
 def team(lab3: Lab, desktop: Desktop, tmp_path: Path) -> Iterator[Team]:
-    """Three hosts with real SSH servers, and somebody who launches runs there. Afterwards nothing runs on them."""
-    somebody = Team(lab3, desktop, tmp_path)
-    yield somebody
+    """Launches runs on the hosts of `lab3`; fails a test that leaves a process there."""
+    team = Team(lab3, desktop, tmp_path)
+    yield team
     try:
-        somebody.nothing_is_left()
+        team.nothing_is_left()
     finally:
-        somebody.close()
+        team.close()

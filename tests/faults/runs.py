@@ -1,7 +1,4 @@
-"""Runs launched from this process over links that stay open, and looked at on the hosts' own disks and in /proc.
-
-No desktop plays a part in what happens to them: what the hosts do is read from the hosts.
-"""
+"""Runs launched from the test's process and observed on the hosts' disks and in /proc, without a desktop."""
 
 from __future__ import annotations
 
@@ -29,18 +26,17 @@ COUNTING = """
         print(os.environ["TORCHYARD_REPLICA"], number, flush=True)
         time.sleep(0.02)
 """
-"""Writes a line each 20 ms, so that a gap in the log or a rank that stood still is seen."""
+"""Prints a line each 20 ms, which shows gaps in the log and ranks that stalled."""
 GONE_WITHIN_S = 60.0
-"""For assertions that something ends: this is only patience under load."""
+"""Deadline for processes to end, generous for loaded machines."""
 BUSY_S = 4.0
-"""What a promise in seconds may be late by, on a machine on which other tests run too: benchmarks hold it to the
-second."""
+"""Tolerance for promises in seconds on a machine that runs other tests; benchmarks hold them exactly."""
 QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
-"""Waits for a host that is lost. Shorter ones would lose hosts that a busy machine only keeps waiting."""
+"""Short lease and heartbeat. Shorter ones would lose live hosts on a loaded machine."""
 
 
 class LaunchedRun:
-    """A run by its ID, and what its hosts hold of it."""
+    """A launched run and its records on the hosts."""
 
     def __init__(self, team: Team, run_id: str, places: Mapping[str, str], primary: str):
         self.run_id = run_id
@@ -70,11 +66,11 @@ class LaunchedRun:
         return [entry["state"] for entry in self.of("replica_state") if entry["replica"] == name]
 
     def wait_for(self, *states: str, within_s: float = 30.0, host: str | None = None) -> None:
-        """Returns once the run's last state is one of these."""
+        """Wait until the run's last state is one of these."""
         wait_until(lambda: (self.states(host) or [""])[-1] in states, within_s)
 
     def ended(self, within_s: float = 40.0, host: str | None = None) -> Event:
-        """`run_ended`, once it is the last word of a host's journal."""
+        """`run_ended` of a host's journal, once it is written."""
         wait_until(lambda: self.of("run_ended", host), within_s)
         return self.of("run_ended", host)[-1]
 
@@ -83,17 +79,17 @@ class LaunchedRun:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def wait_for_output(self, text: str, within_s: float = 30.0) -> None:
-        """Returns once every replica has printed this."""
+        """Wait until every replica has printed `text`."""
         wait_until(lambda: all(text in self.log(name) for name in self.places), within_s)
 
     def stop(self, *, force: bool = True) -> Event:
-        """Stops it through its primary's daemon; how it ended."""
+        """Stop the run through its primary's daemon; returns its `run_ended`."""
         self._team.call(self.primary, "run.stop", run_id=self.run_id, reason="enough", force=force)
         return self.ended()
 
 
 class Team:
-    """The lab's hosts with their agents, and somebody who launches runs there."""
+    """The lab's hosts with their agents, and open links that launch runs there."""
 
     def __init__(
         self,
@@ -129,7 +125,7 @@ class Team:
         return topology(self._folder / f"program-{self._launched}", text + settings, script_py=script, **more)
 
     def launch(self, file: Path, on_event: Callable[[Event], None] = lambda event: None) -> LaunchedRun:
-        """Checks, sends and starts, as `torchyard run` does."""
+        """Check, upload and start a topology, as `torchyard run` does."""
         source = read_topology(file)
         assert source.topology is not None, source.problems
         launch = Launch(source, source.topology, "faults", self.fleet, {}, on_event, caches=self._caches)
@@ -141,7 +137,7 @@ class Team:
         return self.fleet.link(host).call(method, params)
 
     def nothing_is_left(self, within_s: float = GONE_WITHIN_S) -> None:
-        """Returns once no process of any run is on a host that lives."""
+        """Wait until no process of any run is left on live hosts."""
         wait_until(lambda: not programs_on(self.lab), within_s, what=lambda: f"left running: {programs_on(self.lab)}")
 
     def close(self) -> None:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from tests.faults.generation_watch import GenerationWatch
 from tests.faults.runs import COUNTING, Team
-from tests.faults.watching import GenerationWatch
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
@@ -20,7 +20,7 @@ def test_a_cable_cut_for_five_seconds_is_nothing(team: Team) -> None:
     host = team.lab["gpu-c"]
 
     host.cut_cable()
-    time.sleep(5)  # which is what this test is about
+    time.sleep(5)  # the length of the cut under test
     before = len(run.log("worker-2").splitlines())
     host.mend_cable()
 
@@ -28,7 +28,7 @@ def test_a_cable_cut_for_five_seconds_is_nothing(team: Team) -> None:
     assert run.states()[-1] == "running"
     assert run.of("gang_restart") == []
     assert run.stop()["state"] == "stopped"
-    # The member was heard again: it has the run's end from the primary.
+    # The member is connected again: it has the run's end from the primary.
     assert run.ended(host="gpu-c")["state"] == "stopped"
 
 
@@ -47,15 +47,15 @@ def test_a_cable_cut_for_thirty_seconds_never_lets_two_generations_live_at_once(
         wait_until(lambda: run.of("gang_restart"))
         assert "gpu-c was lost" in run.of("gang_restart")[0]["cause"]
         while time.monotonic() < cut_at + 30:
-            # Nobody starts while the host may still come back: nothing of the run lives anywhere.
+            # No rank starts while the host may still come back.
             assert watch.last().generations <= {0}
             time.sleep(0.1)
         host.mend_cable()
         wait_until(lambda: watch.last().alive.keys() == {"gpu-a", "gpu-b", "gpu-c"})
         run.wait_for("running")
 
-    assert watch.at_once == []
+    assert watch.overlaps == []
     assert watch.last().generations == {1}
     assert watch.seen(1) == {"gpu-a", "gpu-b", "gpu-c"}
-    assert len(watch.looks) > 60
+    assert len(watch.samples) > 60
     assert run.stop()["state"] == "stopped"

@@ -1,4 +1,4 @@
-"""Two Unix users on a host whose GPU is booked: what a root agent does, what a member's, and what nobody does."""
+"""Enforcement between two Unix users on a host with a booked GPU, by root's agent and by a member's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host's disk is full, or becomes so: a sentence, and a run whose record is whole."""
+"""Full disks of hosts: an error message, and an intact record of the run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: P
 
 
 def fill(host: LabHost) -> None:
-    """Leaves no byte free on the host's small disk, whatever somebody who met its end gives back."""
+    """Fill the host's small disk, and keep it full when programs free space."""
 
     def is_full() -> bool:
         host.exec(["sh", "-c", f"cat /dev/zero >>{AGENT_DIR}/filler"])

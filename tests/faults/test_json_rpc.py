@@ -1,4 +1,4 @@
-"""What a program of the same user may do to a daemon or a keeper: nonsense, half messages, and never reading."""
+"""Misbehaving local clients of daemon and keeper: malformed or partial messages, and clients that never read."""
 
 from __future__ import annotations
 

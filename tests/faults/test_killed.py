@@ -1,4 +1,4 @@
-"""SIGKILL of every kind of process that plays a part in a run."""
+"""SIGKILL of every kind of process of a run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.generation_watch import GenerationWatch
 from tests.faults.runs import (
     BUSY_S,
     COUNTING,
@@ -24,7 +25,6 @@ from tests.faults.runs import (
     kill,
     outside_pids,
 )
-from tests.faults.watching import GenerationWatch
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
@@ -88,7 +88,7 @@ def test_a_daemon_that_is_killed_costs_a_run_neither_exit_status_nor_a_byte(team
 
     for host in team.lab.hosts:
         os.kill(daemon_of(host), signal.SIGKILL)
-    # There is no daemon while these ranks write on, and end; the one that fails last, as it takes the others along.
+    # These ranks write and end without a daemon. The failing one is last, since it ends the others.
     for name in ("worker-0", "worker-2", "worker-1"):
         (team.lab[run.places[name]].home / "enough").touch()
         wait_until(lambda name=name: "the last line" in run.log(name))
@@ -143,7 +143,7 @@ def test_a_rank_that_is_killed_starts_its_gang_again_and_the_last_time_ends_the_
         kill(team.lab["gpu-a"], "script.py")
         ended = run.ended()
 
-    assert watch.at_once == []
+    assert watch.overlaps == []
     assert ended["state"] == "failed"
     assert re.fullmatch(r"worker-0 on gpu-a: .*SIGKILL.*", ended["reason"])
     assert {one["name"]: one["restarts"] for one in ended["replicas"]} == dict.fromkeys(run.places, 1)
@@ -177,7 +177,7 @@ def test_the_workers_of_a_data_loader_do_not_outlive_their_killed_parent(team: T
         os.kill(rank, signal.SIGKILL)
         wait_until(lambda: "batch 1" in run.log("worker-0"), within_s=60)
 
-    assert watch.at_once == []
+    assert watch.overlaps == []
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
     assert run.stop()["state"] == "stopped"
 

@@ -1,4 +1,4 @@
-"""GPUs that are held for a launch which has not begun, while its desktop is silent and no host is told why."""
+"""The launch lease: GPUs held for a launch whose desktop has fallen silent are released."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_host_that_is_slow_to_be_prepared_does_not_lose_the_others(
 
     def calling(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         if method == "run.prepare" and link.host == late:
-            time.sleep(2 * LEASE_S)  # which is what this test is about
+            time.sleep(2 * LEASE_S)  # the length of the silence under test
         return call(link, method, params, timeout_s)
 
     monkeypatch.setattr(lease_renewal, "RENEW_EVERY_S", RENEW_EVERY_S)

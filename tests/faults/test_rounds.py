@@ -1,4 +1,4 @@
-"""A hundred runs one after the other, each stopped against its will: nothing piles up."""
+"""A hundred runs in sequence, each stopped by force: no resource accumulates."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_scheduled_runs_can_be_stopped_and_start_by_themselves_with_all_desktops
     assert tonight.stop(force=False)["state"] == "stopped"
     assert "starting" not in tonight.states()
 
-    # So soon that the test is short, and late enough to launch it and look at it meanwhile, on a busy machine too.
+    # Soon, to keep the test short, but late enough to launch and inspect the run on a loaded machine.
     start_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4) + 3 * took
     run = launched(team, tmp_path, start_at)
     for host in run.places.values():

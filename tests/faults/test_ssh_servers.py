@@ -1,4 +1,4 @@
-"""The SSH server stops: a run does not care, whoever follows it comes back, a deploy can be done again."""
+"""Stopped SSH servers: runs continue, followers reconnect, deploys can be repeated."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team:
     for host in team.lab.hosts:
         host.stop_sshd(sessions=True)
     following.read_until(lambda event: event["event"] == "connection" and event["state"] == "lost")
-    # It ends while nobody can look.
+    # The run ends while no desktop is connected.
     for host in team.lab.hosts:
         (host.home / "enough").touch()
     journal = team.lab["gpu-a"].home / ".torchyard" / "hosts" / "gpu-a" / "runs" / run_id / "journal.jsonl"

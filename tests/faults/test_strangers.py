@@ -1,4 +1,4 @@
-"""Strangers at the gang port: some say nothing, some talk nonsense, one repeats what it has overheard."""
+"""Unauthenticated clients at the gang port: silent, malformed, and a replay of recorded traffic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """The port beside SSH that somebody listens at; ports that are merely held are not listened at."""
+    """The listening port besides SSH; reserved ports do not listen."""
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
     return port
@@ -65,13 +65,13 @@ def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: 
         strangers = [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]
         for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, bytes(64), b"x"):
             talking = stack.enter_context(socket.create_connection(address, 10))
-            with contextlib.suppress(OSError):  # it may have been hung up on at any of these
+            with contextlib.suppress(OSError):  # the keeper may close the connection at any of these
                 talking.sendall(nonsense)
                 talking.shutdown(socket.SHUT_WR)
                 while talking.recv(4096):
                     pass
         assert run.of("gang_restart") == []
-        # A member that was cut off has to come in anew, past all of these, and more that keep coming.
+        # A disconnected member must reconnect in spite of these and of new connections.
         member.cut_cable()
         wait_until(lambda: run.of("gang_restart"))
         strangers += [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]
@@ -79,7 +79,7 @@ def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: 
         run.wait_for_output("up 1")
         run.wait_for("running")
         assert len(strangers) == 2 * SILENT
-        # Each has five seconds to say who it is.
+        # Each has five seconds to authenticate.
         wait_until(lambda: descriptors(primary) <= before)
 
     assert run.stop()["state"] == "stopped"
@@ -110,7 +110,7 @@ def test_a_stranger_who_repeats_what_it_overheard_is_turned_away(team: Team) -> 
         with contextlib.suppress(ConnectionError):
             while piece := stranger.recv(4096):
                 answer += piece
-    # The keeper's hello is all that it ever gets: no proof, and no frame.
+    # The client gets the keeper's hello only: no proof and no frame.
     assert len(answer) <= 48
     log = run.folder(run.primary) / "keeper.log"
     wait_until(lambda: "the caller does not know the run's secret" in log.read_text())

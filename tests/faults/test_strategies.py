@@ -1,6 +1,6 @@
-"""SIGKILL of each kind of replica in each strategy, and what the failure policy promises then; and `runs stop`.
+"""The failure policy after SIGKILL of each kind of replica in each strategy, and `runs stop`.
 
-One run a strategy takes all its deaths one after the other, since importing torch costs each process seconds.
+One run for each strategy takes all failures in sequence, since importing torch takes each process seconds.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def lives(run: LaunchedRun, replica: str) -> int:
 
 
 def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
-    """Returns once each of them has taken so many further steps."""
+    """Wait until each replica has taken `more` further steps."""
     enough = {name: len(steps_of(run, name)) + more for name in replicas}
     wait_until(
         lambda: all(len(steps_of(run, name)) >= enough[name] for name in replicas),
@@ -115,7 +115,7 @@ def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
 
 
 def wait_for_lives(run: LaunchedRun, number: int, *replicas: str) -> None:
-    """Returns once each of them trains for the `number`th time."""
+    """Wait until each replica has started for the `number`th time and trains."""
     wait_until(lambda: all(lives(run, name) == number for name in replicas), SOON_S)
     wait_for_steps(run, *replicas)
 
@@ -168,7 +168,7 @@ def succeeds(team: Team, run: LaunchedRun) -> Event:
 
 
 def stops_in_good_order(team: Team, run: LaunchedRun, *trainers: str) -> None:
-    """`runs stop`: the chief saves, all end with 0, well inside the grace, and nobody was in the dark."""
+    """`runs stop`: the chief saves, all replicas end with 0 within the grace, and each reports the stop."""
     began = time.monotonic()
     done = team.desktop.torchyard("runs", "stop", run.run_id, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Two Unix users of one host want the same GPU."""
+"""Two Unix users of one host launch on the same GPU."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_of_two_users_who_launch_at_once_one_gets_the_gpu_and_the_other_is_told_
     assert isinstance(refused, (AgentRefused, RunFailed))
     assert name in str(refused), refused
     assert run.run_id in str(refused) or "faults" in str(refused), refused
-    # Once it is free again, it is anybody's.
+    # Once it is free again, the other user may take it.
     team = ann_and_bob[winner]
     team.call("gpu-a", "run.stop", run_id=run.run_id, reason="enough", force=True)
     team.nothing_is_left()

@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--fleet", type=Path, metavar="FILE", help="write the fleet file here, known_hosts beside it")
     parser.add_argument("--shared-home", action="store_true", help="one HOME for all, as over NFS")
     options = parser.parse_args()
-    # A plain `kill` ends us as Ctrl-C does, with everything put away. Shells let background jobs ignore Ctrl-C.
+    # SIGTERM ends the lab as Ctrl-C does, with cleanup. Shells make background jobs ignore SIGINT.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, signal.default_int_handler)
     try:

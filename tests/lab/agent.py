@@ -1,7 +1,6 @@
-"""The agent on a host as an earlier deploy has left it: unpacked and compiled, with nothing of it running.
+"""The agent's files as an earlier deploy leaves them: unpacked and compiled, with no process running.
 
-A host that has none unpacks and compiles it in the first seconds of a test: three seconds of CPU, on each of three
-hosts, in hundreds of tests.
+Without them each host of each test would unpack and compile the agent, three seconds of CPU.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from torchyard_core.fleet.agent_archive import build_archive
 
 
 class InstalledAgent:
-    """Unpacks and compiles this installation's agent once, in a folder that is not there yet."""
+    """This installation's agent, unpacked and compiled once into a new folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, home: Path) -> None:
-        """Into somebody's HOME on a host. The files there are the same as here: nobody ever writes into one."""
+        """Hard-links the files into a HOME on a host; they are never written to."""
         archive = build_archive()
         if not self._folder.exists():
             self._make(json.loads(zlib.decompress(archive.data)))

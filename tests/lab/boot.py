@@ -1,4 +1,4 @@
-"""The files that a host boots from, written as text. Nothing here runs anything."""
+"""Contents of the files that a host boots from. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard` commands as processes of their own, without the half second in which each imports what it needs."""
+"""`torchyard` commands forked from a process that has imported their modules, which spares half a second each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IMPORTED = (
 
 
 class Commands:
-    """Forks commands off one process, which the first of them starts. Each has its own environment and folder."""
+    """Runs commands through one fork server, started by the first. Each has its own environment and folder."""
 
     def __init__(self) -> None:
         self._fork_server: ForkServer | None = None
@@ -32,8 +32,11 @@ class Commands:
     def run(
         self, arguments: Sequence[str], environment: dict[str, str], folder: Path, input: str | None, timeout: float
     ) -> subprocess.CompletedProcess[str] | None:
-        """How the command ended and what it printed; None where it needs an interpreter of its own: beside another
-        command, or where only an interpreter that starts heeds this environment. Raises subprocess.TimeoutExpired."""
+        """Run a command to its end.
+
+        Returns None where the command needs its own interpreter: while another command runs, or with variables that
+        only a starting interpreter reads. Raises subprocess.TimeoutExpired.
+        """
         if not self._free.acquire(blocking=False):
             return None
         try:
@@ -75,7 +78,7 @@ class Commands:
                 for name, file in (("output", stdout), ("stderr", stderr)):
                     file.seek(0)
                     said[name] = file.read()
-                    print(f"{name} until then:\n{said[name]}")  # a run's events say how far it came
+                    print(f"{name} until then:\n{said[name]}")  # a run's events show its progress
                 raise subprocess.TimeoutExpired(["torchyard", *arguments], timeout, **said) from None
             for file in (stdout, stderr):
                 file.seek(0)
@@ -88,7 +91,7 @@ class Commands:
 
 
 def _heeded_at_start(environment: dict[str, str]) -> dict[str, str]:
-    """What an interpreter looks at when it starts, and never again."""
+    """Variables that an interpreter reads only at its start."""
     return {
         name: value
         for name, value in environment.items()

@@ -23,8 +23,7 @@ ENDS_WITHIN_S = 10.0
 class Desktop:
     """TORCHYARD_HOME with the lab's hosts in `fleet.yaml` and their keys in `known_hosts`.
 
-    The command runs with an empty HOME and without an SSH agent, so that nothing of the person who runs the tests
-    plays a part.
+    The command runs with an empty HOME and without an SSH agent, independent of the developer's configuration.
     """
 
     def __init__(
@@ -36,8 +35,14 @@ class Desktop:
         knows_bandwidths: bool = False,
         **fleet: Any,
     ):
-        """`commands` spares those that are run to their end the import, and `knows_bandwidths` its launches half a
-        second of two busy cores for each pair of hosts: as if it had measured them today. `fleet` is as for `use`."""
+        """Create the home and write its fleet file.
+
+        Args:
+            commands: Fork server for commands that are run to their end.
+            knows_bandwidths: Pretend that the bandwidths between hosts were measured today, which takes a launch
+                half a second for each pair.
+            fleet: As for `use`.
+        """
         self.directory = directory
         self.home = directory / "torchyard"
         self.user_home = directory / "user"

@@ -13,7 +13,7 @@ from tests.lab.spec import HostSpec
 
 @dataclass(frozen=True)
 class HostFiles:
-    """Where this machine keeps what the host sees as /run/lab, /root, /tmp and its users' homes."""
+    """This machine's folders that the host sees as /run/lab, /root, /tmp and its users' homes."""
 
     folder: Path
     home: Path
@@ -70,13 +70,13 @@ class HostFiles:
         """Remove from root's HOME and /tmp what was not there at boot."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
-            # Removing a mount point takes away, without a word, what the host has mounted there.
+            # Removing a mount point silently removes what the host has mounted there.
             stays = own | {point.parts[0] for where, point in boot.mount_points(spec) if where == root}
             for entry in folder.iterdir():
                 if entry.name not in stays:
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def log(self) -> str:
-        """What booting and sshd had to say."""
+        """Output of the boot script and sshd."""
         texts = (self.folder / name for name in ("boot.log", "sshd.log"))
         return "\n".join(path.read_text() for path in texts if path.exists()).strip()

@@ -1,4 +1,4 @@
-"""GPUs of lab hosts, which have none: a driver's library of our own says that they are there."""
+"""Simulated GPUs of lab hosts, reported by the fake NVML library."""
 
 from __future__ import annotations
 

@@ -76,14 +76,13 @@ class LabHost:
 
     @property
     def outer_pid(self) -> int | None:
-        """The child of this process that the host hangs on; None before it was booted."""
+        """PID of the child of this process that holds the host; None before boot."""
         return self._machine.outer_pid if self._machine else None
 
     def destroy(self, *, silently: bool = True) -> None:
-        """Lose the host, with all that runs on it. Returns when nothing of it is left; twice is once.
+        """Destroy the host and all that runs on it, as a power cut does. Returns once it is gone; idempotent.
 
-        As a power cut does it: nobody hears of it. With `silently=False` the cable stays in, so that the kernel
-        still closes the connections of the processes that die.
+        With `silently=False` the network stays connected, so that the kernel closes the connections of dying processes.
         """
         if self.alive and silently:
             self._network.cut(self.name)
@@ -145,7 +144,7 @@ class LabHost:
         return self._machine.processes() if self._machine else []
 
     def clean(self) -> None:
-        """Undo what a test did to it: cable and sshd as at boot, nothing else running, HOME and /tmp wiped."""
+        """Restore the state at boot: cable, sshd, no other processes, HOME and /tmp wiped."""
         self.mend_cable()
         self.unshape()
         if self.spec.ssh_environment:
@@ -175,15 +174,15 @@ class LabHost:
         self.wait_until_ready()
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Stop sshd: nobody can connect any more. Open sessions go on, or end too with `sessions`."""
+        """Stop sshd, so that connections are refused. Open sessions go on, or end too with `sessions`."""
         ended: set[int] = set()
 
         def is_gone() -> bool:
             if found := self._sshd(sessions=sessions) - ended:
                 self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, found))}"])
                 ended.update(found)
-            # By ID: a process that is ending has lost its title before it closes its sockets. And by its port: one that
-            # has just started has no title for a moment.
+            # By process ID, since an ending process loses its title before it closes its sockets; and by port, since a
+            # new process has no title for a moment.
             left = ended & {process.pid for process in self.processes()}
             return not left and not self._running.listens(self.port)
 
@@ -218,7 +217,7 @@ class LabHost:
     # -- cable
 
     def cut_cable(self) -> None:
-        """Pull the network cable: nothing gets through, and nobody is told."""
+        """Pull the network cable: packets are dropped without an error."""
         self._network.cut(self.name)
 
     def mend_cable(self) -> None:

@@ -1,4 +1,4 @@
-"""Several hosts, from their making to the last trace of them."""
+"""A lab: several hosts from boot to removal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Lab:
         return self
 
     def close(self) -> None:
-        """Remove every process, namespace and interface of the lab. Files stay. Closing twice is once."""
+        """Remove every process, namespace and interface of the lab. Files stay. Idempotent."""
         for host in self.hosts:
             host.kill()
         for host in self.hosts:
@@ -147,8 +147,10 @@ class Lab:
         options: Sequence[str] = (),
         timeout: float = 60,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command line on a host with the system's own `ssh`. `options` come before what we set ourselves:
-        nobody's own configuration, the host's true key, the lab's identity."""
+        """Run a command line on a host with the system's `ssh`.
+
+        It uses no user configuration, the host's true key and the lab's identity; `options` take precedence.
+        """
         known_hosts = self.directory / "known_hosts"
         known_hosts.write_text(self.known_hosts)
         settings = [f"UserKnownHostsFile={known_hosts}", "StrictHostKeyChecking=yes", "BatchMode=yes"]
@@ -174,7 +176,7 @@ class Lab:
 
 
 def open_host_pids() -> set[int]:
-    """Children of this process that hosts of open labs hang on."""
+    """PIDs of the children of this process that hold the hosts of open labs."""
     return {host.outer_pid for lab in Lab.open_labs for host in lab.hosts if host.outer_pid is not None}
 
 

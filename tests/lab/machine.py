@@ -1,4 +1,4 @@
-"""The processes that make a host: the one it hangs on, seen from here, and the first one inside."""
+"""A host's namespaces and the two processes that hold them: one outside and the first one inside."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "-
 
 
 class Machine:
-    """A running set of namespaces. It ends with `kill`, and by itself when this process ends in whatever way."""
+    """A running set of namespaces. It ends with `kill`, or when this process ends for any reason."""
 
     def __init__(self, name: str, network_namespace: str, script: Path, log: Path):
         self._name = name
         with log.open("w") as output:
             self._outer = subprocess.Popen(
                 ["ip", "netns", "exec", network_namespace, "unshare", *NAMESPACES, "bash", str(script)],
-                # The script reads from this pipe until we are gone.
+                # The script reads from this pipe until this process ends.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -42,7 +42,7 @@ class Machine:
 
     @property
     def outer_pid(self) -> int:
-        """The child of this process that the machine hangs on."""
+        """PID of the child of this process that holds the namespaces."""
         return self._outer.pid
 
     @property
@@ -65,7 +65,7 @@ class Machine:
             # Its parent waits for it, and it is only gone when all processes of the machine are.
             os.kill(self.first_pid, signal.SIGKILL)
         except (LabBroken, OSError):
-            # It has hardly begun, or has ended already.
+            # It has not started yet or has ended.
             with suppress(ProcessLookupError):
                 self._outer.kill()
 

@@ -1,4 +1,4 @@
-"""What the lab needs of the machine, and the sentence that says what of it is missing."""
+"""Requirements of the lab on this machine, and what is missing."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LabUnavailable(Exception):
 
 
 class LabBroken(Exception):
-    """Raised when making or using a host failed although the machine has all that it takes."""
+    """Raised when creating or using a host fails on a machine that meets the requirements."""
 
 
 @cache
 def missing() -> tuple[str, ...]:
-    """Each thing that keeps this machine from making hosts; nothing when it can."""
+    """Missing requirements; empty where hosts can be created."""
     if not sys.platform.startswith("linux"):
         return ("Linux",)
     lacks = []

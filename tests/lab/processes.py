@@ -17,7 +17,7 @@ class HostProcess(NamedTuple):
 
     def is_sshd(self, *, sessions: bool = False) -> bool:
         """Whether this is the sshd that listens; with `sessions`, or one that serves a connection."""
-        # Until it has set its title it is called as it was started; a session's server is started with -R.
+        # Before it sets its title it has its command line; a session's server is started with -R.
         listens = "[listener]" in self.argv[0] or (self.argv[0].endswith("/sshd") and "-R" not in self.argv)
         return listens or (sessions and self.argv[0].startswith("sshd: "))
 
@@ -32,7 +32,7 @@ def processes_in(namespace: Path) -> list[HostProcess]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # Processes come and go while we read, and some are none of our business.
+            # Processes start and end meanwhile, and some may not be read.
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if (entry / "ns" / "pid").readlink() == namespace:
                     found.append(_describe(entry))
@@ -40,7 +40,7 @@ def processes_in(namespace: Path) -> list[HostProcess]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether somebody in the network namespace of `pid` listens on this TCP port. Asks nobody to answer."""
+    """Whether a process in the network namespace of `pid` listens on this TCP port, without connecting."""
     rows = (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 

@@ -1,4 +1,4 @@
-"""What a test asks of a host: its name and the ways in which it differs from a plain one."""
+"""Specification of a host: its name and its differences from a plain host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Python = Literal["usual", "none", "3.6"]
 
 @dataclass(frozen=True)
 class HostSpec:
-    """One host, as it is to be built.
+    """Specification of one host.
 
     `login_shell` is what sshd hands commands to; `noisy` makes start-up files and the server talk, on stdout and
     stderr, before every command. `ssh_environment` is set in every SSH session, and nowhere else. `last_octet`

@@ -1,4 +1,4 @@
-"""Commands that are forked instead of started."""
+"""Forked commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_command_is_waited_for_although_an_earlier_one_had_its_process_id() ->
         for _ in range(1000):
             LAST_PID.write_text(str(first.pid - 1))
             again = start("import sys; sys.stdin.read(); print('said at its end')")
-            if again.pid == first.pid:  # no other process on this machine was faster
+            if again.pid == first.pid:  # the ID was reused
                 break
             again.close()
         else:

@@ -1,4 +1,4 @@
-"""Tests that leave something behind fail, and a lab that cannot be made is skipped, or fails where CI needs it."""
+"""The guard fails tests that leak; tests without a lab are skipped, or fail in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts of the lab are what the other tests take them for."""
+"""Properties of lab hosts that other tests rely on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_three_hosts_are_up_in_seconds(lab: LabFactory) -> None:
     hosts = lab(3).hosts
     took = time.monotonic() - began
     assert [host.name for host in hosts] == ["gpu-a", "gpu-b", "gpu-c"]
-    assert took < 20  # one, on a machine that does nothing else
+    assert took < 20  # 1 s on an idle machine
 
 
 def test_a_host_has_its_own_name_home_and_processes_over_ssh(lab3: Lab) -> None:
@@ -121,7 +121,7 @@ def test_a_shaped_cable_is_as_slow_as_told(lab3: Lab) -> None:
         assert 0.7 < seconds_for_4_mb(lab3) < 30, "4 MB at 5 MB/s"
     finally:
         host.unshape()
-    # Faster than the shaped link could ever be; a busy machine may need a second try for it.
+    # Faster than the shaped link can be; a loaded machine may need several tries.
     wait_until(lambda: seconds_for_4_mb(lab3) < 0.7, what="a cable as fast as before")
 
 

@@ -1,4 +1,4 @@
-"""Nothing of a lab outlives it."""
+"""A closed or killed lab leaves no process, interface or namespace."""
 
 from __future__ import annotations
 

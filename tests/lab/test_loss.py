@@ -1,4 +1,4 @@
-"""Hosts, servers and cables fail as real ones do."""
+"""Failures of lab hosts, SSH servers and cables behave as on real machines."""
 
 from __future__ import annotations
 

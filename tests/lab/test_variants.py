@@ -1,4 +1,4 @@
-"""Hosts that differ from a plain one differ in what was asked for."""
+"""Each option of HostSpec has its effect."""
 
 from __future__ import annotations
 

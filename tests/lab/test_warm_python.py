@@ -1,4 +1,4 @@
-"""A host's `python` that forks its scripts ends as a real interpreter would."""
+"""A `python` that forks its scripts ends with the script's status and signals, as a real interpreter does."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ no screen reader support.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
-from PySide6.QtCore import SLOT, QDeadlineTimer, QObject, Slot
+from PySide6.QtCore import SLOT, QObject, Slot
 from PySide6.QtDBus import QDBusConnection, QDBusInterface, QDBusMessage
 from PySide6.QtWidgets import QApplication, QWidget
 
+from tests.waiting import wait_until
 from torchyard_gui.widgets import NoticeBar, Toast, screen_reader
 
 REGISTRY = ("org.a11y.atspi.Registry", "/org/a11y/atspi/registry", "org.a11y.atspi.Registry")
@@ -54,15 +54,8 @@ def _address() -> str:
         found.extend(map(str, answer.arguments() if not answer.errorName() else ()))
         return bool(found)
 
-    until(ask)
+    wait_until(ask, GIVE_UP_MS / 1000, pause=lambda _: QApplication.processEvents())
     return found[0]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    waiting = QDeadlineTimer(GIVE_UP_MS)
-    while not condition():
-        assert not waiting.hasExpired()
-        QApplication.processEvents()
 
 
 def main() -> None:
@@ -81,7 +74,7 @@ def main() -> None:
         QApplication.processEvents()
         return len(reader.heard) >= 2
 
-    until(heard)
+    wait_until(heard, GIVE_UP_MS / 1000, pause=lambda _: QApplication.processEvents())
     print(json.dumps([app.platformName(), reader.heard]))
 
 

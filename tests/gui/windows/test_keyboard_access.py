@@ -13,7 +13,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractScrollArea, QListWidget, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 from tools.launch_phases import phases
-from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
+from tools.sample_fleet import FAILED_RUN, let_hosts_answer, write_sample
 
 from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
@@ -30,7 +30,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
     """The window with all pages and eight hosts that are never contacted."""
     with without_theme():
-        window = app.make_window(*write_yard(tmp_path / "yard", "eight"))
+        window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()
         wiring_of(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host

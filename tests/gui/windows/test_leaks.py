@@ -13,7 +13,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QGraphicsItem
 from pytestqt.qtbot import QtBot
-from tools.sample_yard import let_hosts_answer, write_yard
+from tools.sample_fleet import let_hosts_answer, write_sample
 
 from torchyard_core.topology.file import read_topology
 from torchyard_gui import app
@@ -28,7 +28,7 @@ GROWS_AT_MOST_MB = 6.0
 
 def use_a_window(qtbot: QtBot, folder: Path) -> None:
     """Opens the window with eight hosts that are never contacted, uses each page, and closes it."""
-    home, fleet_file, file = write_yard(folder, "eight")
+    home, fleet_file, file = write_sample(folder, "eight")
     window = app.make_window(home, fleet_file, file)
     window.painted.disconnect()
     wiring = window.findChild(Wiring)

@@ -18,7 +18,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 from tools.launch_phases import StagedLaunch
-from tools.sample_yard import KINDS, let_hosts_answer, write_yard
+from tools.sample_fleet import KINDS, let_hosts_answer, write_sample
 
 from tests.gui.windows.test_keyboard_access import nameless
 from torchyard_core.booking.model import Booking, Draft, Slot
@@ -48,7 +48,7 @@ class Office:
         self.qtbot = qtbot
         self.folder = folder
         self.now = NOW
-        self.places = write_yard(folder / "yard", "eight")
+        self.places = write_sample(folder / "yard", "eight")
         self.store = self.opened(default_url(self.places[0].bookings_file), "kim")
         slots = [
             Slot(f"GPU-{host}-{at}", host, at, kind[1], kind[2])
@@ -306,7 +306,7 @@ def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: 
 
 
 def test_who_has_no_calendar_plans_for_later_without_opening_one(qtbot: QtBot, tmp_path: Path) -> None:
-    home, fleet_file, file = write_yard(tmp_path / "yard", "eight")
+    home, fleet_file, file = write_sample(tmp_path / "yard", "eight")
     window = app.make_window(home, fleet_file, file)
     qtbot.addWidget(window)
     window.painted.disconnect()

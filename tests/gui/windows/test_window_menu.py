@@ -10,7 +10,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMenu, QWidget
 from pytestqt.qtbot import QtBot
-from tools.sample_yard import let_hosts_answer, write_yard
+from tools.sample_fleet import let_hosts_answer, write_sample
 
 from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
@@ -25,7 +25,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[Wiring]:
     """The active window on its Topology page, with hosts that are never contacted."""
     with without_theme():
-        window = app.make_window(*write_yard(tmp_path / "yard", "eight"))
+        window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()
         wiring = window.findChild(Wiring)

@@ -1,4 +1,4 @@
-"""A look at every host each 100 ms, from outside: which generation of a run's processes lives where."""
+"""Samples every host each 100 ms from outside: which generation of a run's processes is alive where."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look saw: the generations that were alive, by host."""
+class Sample:
+    """One sample: the generations that were alive, by host."""
 
     time: float
     alive: dict[str, set[int]] = field(default_factory=dict)
@@ -27,18 +27,20 @@ class Look:
 
 
 class GenerationWatch:
-    """Looks until it is left. Two generations count as alive at once only where the older one still lives after the
-    newer was seen: a look takes a moment, and one may end and the other begin in it.
+    """Samples in a thread until the context is left.
+
+    Two generations count as alive at once only where the older one is alive after the newer was seen, since a sample
+    is not instantaneous.
     """
 
     def __init__(self, lab: Lab, run_id: str):
         self._lab = lab
         self._run_id = run_id
-        self._enough = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="generations")
-        self.looks: list[Look] = []
-        self.at_once: list[str] = []
-        """What must never be: sentences about two generations."""
+        self.samples: list[Sample] = []
+        self.overlaps: list[str] = []
+        """Descriptions of generations that were alive at once; must stay empty."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -47,23 +49,23 @@ class GenerationWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._enough.set()
+        self._stopped.set()
         self._thread.join()
 
-    def last(self) -> Look:
-        return self.looks[-1] if self.looks else Look(0.0)
+    def last(self) -> Sample:
+        return self.samples[-1] if self.samples else Sample(0.0)
 
     def seen(self, generation: int) -> set[str]:
         """The hosts on which a generation was ever alive."""
-        return {host for look in list(self.looks) for host, alive in look.alive.items() if generation in alive}
+        return {host for sample in list(self.samples) for host, alive in sample.alive.items() if generation in alive}
 
     def _watch(self) -> None:
-        next_look = time.monotonic()
-        while not self._enough.wait(max(0.0, next_look - time.monotonic())):
-            next_look = time.monotonic() + EVERY_S
-            self._look()
+        next_sample = time.monotonic()
+        while not self._stopped.wait(max(0.0, next_sample - time.monotonic())):
+            next_sample = time.monotonic() + EVERY_S
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         began = time.monotonic()
         found: dict[int, tuple[str, int]] = {}
         for host in self._lab.hosts:
@@ -74,7 +76,7 @@ class GenerationWatch:
         newest = max((generation for _, generation in found.values()), default=0)
         older = {pid: seen for pid, seen in found.items() if seen[1] < newest}
         if older:
-            self.at_once += [
+            self.overlaps += [
                 f"{pid} of generation {generation} on {host} beside {newest}"
                 for pid, (host, generation) in older.items()
                 if is_alive(pid)
@@ -82,4 +84,4 @@ class GenerationWatch:
         alive: dict[str, set[int]] = {}
         for host, generation in found.values():
             alive.setdefault(host, set()).add(generation)
-        self.looks.append(Look(began, alive))
+        self.samples.append(Sample(began, alive))

@@ -52,7 +52,7 @@ FAILED_RUN = "20261120-101200-a1c1"
 SCRIPT = "import torchyard_roles\n"
 
 
-def write_yard(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
+def write_sample(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
     """A user's folder for `state` ("empty", "one", "eight"): its home, fleet file and topology file."""
     home = Home(folder / "home")
     home.path.mkdir(parents=True)
@@ -74,7 +74,7 @@ def write_yard(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
 
 
 def let_hosts_answer(fleet: FleetModel) -> None:
-    """As if every host but the silent one had been checked and sampled just now; asks nobody."""
+    """Mark every host but the silent one as just checked and sampled; contacts none."""
     now = datetime.now(UTC)
     for status in fleet.hosts:
         if status.name == SILENT:
@@ -85,7 +85,7 @@ def let_hosts_answer(fleet: FleetModel) -> None:
         fleet._statuses[status.name] = after  # pictures only: the model has no other way in
         fleet.host_changed.emit(status.name)
     fleet.has_looked = True
-    fleet._fleet = _NobodysFleet(status.name for status in fleet.hosts)  # type: ignore[assignment]  # pictures only: no page may reach a real host
+    fleet._fleet = _UnreachableFleet(status.name for status in fleet.hosts)  # type: ignore[assignment]  # pictures only: no page may reach a real host
 
 
 def _acts(now: datetime) -> tuple[Act, ...]:
@@ -98,8 +98,8 @@ def _acts(now: datetime) -> tuple[Act, ...]:
     )
 
 
-class _NobodysFleet:
-    """The fleet's face where nobody is to be reached, this computer least of all."""
+class _UnreachableFleet:
+    """A fleet whose hosts are never contacted."""
 
     def __init__(self, names: Iterable[str]):
         self.hosts = dict.fromkeys(names)
@@ -108,7 +108,7 @@ class _NobodysFleet:
         return ()
 
     def use(self, hosts: object) -> None:
-        """Whatever the fleet file says."""
+        """Accepts any fleet file."""
 
     def open_link(self, name: str) -> None:
         return None
@@ -120,7 +120,7 @@ class _NobodysFleet:
         return {}
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Nothing to close."""
 
 
 def _host(name: str) -> Host:
