@@ -1,5 +1,7 @@
-"""The calendar's part in a launch (`launch.reserving.Reserving`): which GPUs it may have, the booking that holds them,
-and letting go of them. What is decided is in `launch_rules`; here the store is asked and told."""
+"""The calendar of a launch (`launch.calendar_port`): which GPUs it may use, their booking, and its release.
+
+Decisions are in `launch_availability`; this module reads and writes the store.
+"""
 
 from __future__ import annotations
 
@@ -43,25 +45,25 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""Who books nothing is to have the GPUs for so long at the least."""
+"""A run without a booking gets only GPUs that are free for at least this long."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person says of the calendar when they launch."""
+    """The user's options of a launch that concern the calendar."""
 
     length: timedelta | None = None
-    """`--book 4h`: to hold the GPUs for so long."""
+    """`--book 4h`: the length of a booking."""
     start_at: datetime | None = None
-    """`--at`: when it is to begin; None for now."""
+    """`--at`: the start; None for now."""
     booking_id: str | None = None
-    """`--booking`: with this one, when it begins."""
+    """`--booking`: use this one, when it begins."""
     proposed: timedelta = timedelta(hours=8)
-    """What is proposed where a booking is needed and no length was given."""
+    """The proposed length if a booking is needed and none was given."""
 
 
 class GpusBooked(RunFailed):
-    """Raised where a run would take GPUs that others have booked; `conflict` says who, and what is free nearby."""
+    """Raised when a run would use GPUs that others have booked; `conflict` has the details."""
 
     def __init__(self, message: str, conflict: Conflict, hint: str):
         super().__init__(message, code="booked", hint=hint)
@@ -69,7 +71,7 @@ class GpusBooked(RunFailed):
 
 
 class LaunchBooking:
-    """One launch's way to the calendar."""
+    """The calendar port of one launch."""
 
     def __init__(
         self,
@@ -80,8 +82,12 @@ class LaunchBooking:
         file: str = "FILE",
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
-        """`file`: as the user named it, for commands that are proposed. `on_trouble` is told of what went wrong in the
-        calendar once the run was under way or taken back."""
+        """Opens nothing yet.
+
+        Args:
+            file: The topology as the user named it, for proposed commands.
+            on_trouble: Called with errors of the calendar after the run has begun or was cancelled.
+        """
         self._calendar = calendar
         self._zone = zone
         self._wanted = wanted
@@ -93,7 +99,7 @@ class LaunchBooking:
         self._is_later = wanted.start_at is not None
         self._person = ""
         self._rules: Rules | None = None
-        """None while nobody can be asked for them."""
+        """None while the database is unavailable."""
         self._with: Booking | None = None
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None
@@ -101,12 +107,12 @@ class LaunchBooking:
         self._relinked: tuple[str, str] | None = None
         """A booking that was made for an earlier run, and that run."""
 
-    # What a launch calls
+    # The calendar port
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._look(known)
         if self._is_later:
-            # Who is on a GPU now says nothing of then.
+            # Current users of GPUs do not matter for a later start.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
         if self._with is not None:
@@ -115,7 +121,7 @@ class LaunchBooking:
         for booking in own_first(self._view.bookings, self._person, self._start):
             ways.append(only(known, booking.gpus, others))
         length = self._wanted.length or self._wanted.proposed
-        # One's own booked GPUs cannot be booked a second time.
+        # The user's own booked GPUs cannot be booked a second time.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         bookable = closed(known, self._closed(length))
         ways.append(without(bookable, in_the_way(whose, self._start, self._start + length)))
@@ -136,7 +142,7 @@ class LaunchBooking:
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         found = clashing(taken, in_the_way(whose, self._start, self._start + length))
         if not found:
-            return  # nothing of the calendar's: what the plan lacks is said by whoever planned
+            return  # the plan fails for another reason, which the planner reports
         hold = self._wanted.length or self._wanted.proposed
         draft = Draft(planned.name, to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
@@ -156,7 +162,7 @@ class LaunchBooking:
             return self._book(taken, self._wanted.length, run_id, name, start_at)
         hosts = hosts_with_gpus(planned)
         if len(hosts) > 1:
-            # A database that is away can book nothing: said before anybody is asked.
+            # Fails here, before the question, if the database is unavailable.
             self._calendar.store()
             length = self._wanted.proposed
             end = until(self._start, self._start + length, self._zone)
@@ -204,13 +210,13 @@ class LaunchBooking:
         self._made = self._extended = self._relinked = None
 
     def close(self) -> None:
-        """Lets go of the calendar; for who opened one for this launch alone."""
+        """Closes the calendar, if it was opened for this launch alone."""
         self._calendar.close()
 
-    # How it is done
+    # Implementation
 
     def _look(self, known: Sequence[HostFacts]) -> None:
-        """The calendar as it is now, or was when it was last seen, with the GPUs of these hosts in it."""
+        """Loads the calendar, or its last known state, after adding the GPUs of these hosts."""
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:
             self._person = self._calendar.person
@@ -219,7 +225,7 @@ class LaunchBooking:
         try:
             store = self._calendar.store()
         except StoreAway:
-            pass  # the view below says why, and what was last known
+            pass  # the view below has the reason, and the last known state
         else:
             self._person, self._rules = store.person, store.rules()
             store.remember_slots(slots_of(known, is_private=store.is_private))
@@ -230,7 +236,7 @@ class LaunchBooking:
                 self._is_later = self._with.start > store.now()
                 self._start = max(self._with.start, store.now())
         if self._wanted.booking_id and self._with is None:
-            self._calendar.store()  # raises why it cannot be asked for
+            self._calendar.store()  # raises StoreAway
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._wanted.proposed, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
@@ -271,7 +277,7 @@ class LaunchBooking:
         return "" if self._view.is_live else f" That is {age(self._view, self._now())}."
 
     def _unknown(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """A warning where the calendar cannot be asked."""
+        """A warning if the calendar is unavailable."""
         if self._view.is_live or not taken:
             return ()
         known = age(self._view, self._now()) or "nothing of it is known here"
@@ -279,7 +285,7 @@ class LaunchBooking:
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """What is to be said of GPUs that were not booked."""
+        """The check of GPUs that were not booked."""
         names = self._names(taken)
         later = clashing(taken, self._others(self._start, self._start + self._wanted.proposed))
         if later:
@@ -292,7 +298,7 @@ class LaunchBooking:
         return (Check("booking", "", True, f"{names}: not booked by others"),)
 
     def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reserved:
-        """On a booking that is there, made longer where more was asked for."""
+        """Uses an existing booking, extended if the user wants more time."""
         wanted = self._wanted.length
         if wanted is not None and booking.end < self._start + wanted:
             old = booking.end
@@ -309,8 +315,8 @@ class LaunchBooking:
         )
 
     def _claim(self, booking: Booking, run_id: str) -> None:
-        """At once, before anything runs: whoever looks meanwhile would free it as one that stayed idle, or let go of it
-        as of one whose earlier run has ended."""
+        """Marks the booking before the run begins, so that no other desktop releases it as idle, or as one whose
+        earlier run has ended."""
         store = self._calendar.store()
         try:
             if booking.run_id not in (None, run_id):
@@ -319,7 +325,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # freed as idle since the look: others may have its GPUs
+            if error.code == "ended":  # freed as idle meanwhile: others may have its GPUs
                 raise
             self._on_trouble(error)
 
@@ -338,8 +344,7 @@ class LaunchBooking:
         )
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
-        """The same GPUs as soon as they are free; nothing while the database is away, or where none may hold them for
-        so long."""
+        """The next free time of the same GPUs; empty if it is unknown, or the rules forbid that length."""
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
             return self._calendar.store().find(wish, 1, self._zone)
@@ -356,14 +361,11 @@ class LaunchBooking:
 
 
 def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
-    """Lets go of a booking that was made for a run which has ended, or shortens it; None where it stays as it is.
-
-    Raises what the store raises.
-    """
+    """Releases or shortens a booking whose run has ended. Returns None if it stays unchanged."""
     now = store.now()
     if booking.run_id is None or not booking.is_live or booking.end <= now:
         return None
     end = keeps_until(booking, state, moment_of(ended) or now, keep)
-    if end is None or end <= max(now, booking.start):  # also of a run that ended before its booking began
+    if end is None or end <= max(now, booking.start):  # the run may have ended before its booking began
         return store.release(booking.id)
     return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

@@ -1,4 +1,4 @@
-"""A conflict as an answer: which GPUs, whose booking, when, and what is free nearby."""
+"""Conflicts of a draft with other bookings: which GPUs, whose booking, when, and free places nearby."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.booking.time_parser import wall_clock, zone_of
 
 @dataclass(frozen=True)
 class Clashing:
-    """A booking in the way, and which of the wanted GPUs it has."""
+    """A conflicting booking, and which of the wanted GPUs it holds."""
 
     booking: Booking
     gpus: tuple[str, ...]
@@ -24,7 +24,7 @@ class Clashing:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Why a draft cannot be booked now. `nearest` are free places for it: the same GPUs later, or others then."""
+    """The conflicting bookings of a draft. `nearest`: the same GPUs later, or other GPUs at the wanted time."""
 
     wanted: Draft
     clashing: tuple[Clashing, ...]
@@ -44,7 +44,7 @@ class Conflict:
         return "; ".join(parts) + f" ({self.wanted.zone})."
 
     def way_out(self, slots: Iterable[Slot] = ()) -> str:
-        """`Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`, or that there is nothing."""
+        """`Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`, or a sentence that there is nothing."""
         known = list(slots)
         if not self.nearest:
             return "Nothing like it is free within the days that can be booked."
@@ -87,7 +87,7 @@ def fit_to_json(fit: Fit, slots: Iterable[Slot]) -> dict[str, Any]:
 
 
 def span(start: datetime, end: datetime, zone: str) -> str:
-    """`from Mon 23 Nov 09:00 to 17:00`, in the zone; the day again where it is another."""
+    """`from Mon 23 Nov 09:00 to 17:00` in the zone; the end has its day if that is another."""
     begin, finish = start.astimezone(zone_of(zone)), end.astimezone(zone_of(zone))
     day = "" if begin.date() == finish.date() else f"{finish:%a} {finish.day} {finish:%b} "
     return f"from {begin:%a} {begin.day} {begin:%b} {wall_clock(start, zone)} to {day}{wall_clock(end, zone)}"

@@ -1,7 +1,7 @@
-"""Bookings and agents: hosts are handed what is booked, and tell what they saw while no desktop was there.
+"""Exchange between the calendar and agents: hosts get the bookings, and report the use of their GPUs.
 
-Every desktop that is connected does this, with each host when it connects, every ten minutes, and when bookings
-change. What agents saw at night is applied by the first that comes: idle bookings are freed, the waitlist is served.
+Every connected desktop does it with each host when it connects, every ten minutes, and when bookings change. The first
+desktop applies what agents saw meanwhile: idle bookings are freed, and the waitlist is served.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from torchyard_core.fleet.fleet import Fleet
 EVERY_S = 600.0
 AFTER_TROUBLE_S = 30.0
 LOOK_EVERY_S = 2.0
-"""For hosts that have connected meanwhile."""
+"""Interval at which new connections are looked for."""
 LOOK_BACK = timedelta(days=3)
 
 Told = Mapping[str, Mapping[str, Any]]
-"""Answers to `bookings.evidence`, by host."""
+"""Responses to `bookings.evidence`, by host."""
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What came of one exchange."""
+    """The result of one exchange."""
 
     hosts: tuple[str, ...] = ()
-    """Those that were spoken with."""
+    """The hosts that took part."""
     problems: Mapping[str, TorchyardError] = field(default_factory=dict)
     freed: tuple[Booking, ...] = ()
-    """Bookings that were let go since their GPUs stayed idle."""
+    """Bookings that were released because their GPUs were idle."""
     served: tuple[Booking, ...] = ()
-    """Made for those who waited."""
+    """Bookings made for the waitlist."""
 
 
 def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str] | None = None) -> Exchanged:
-    """Takes in what the connected hosts saw, applies it, and hands them the calendar as it is then.
+    """Collects and applies the evidence of the connected hosts, then sends them the calendar.
 
-    Only hosts that are connected take part: nobody is called. Raises StoreAway, and what else the store says.
+    No connection is opened. Raises errors of the store, such as StoreAway.
     """
     links = open_links(fleet, names)
     if not links:
@@ -66,9 +66,9 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str]
 
 
 def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
-    """What all hosts together saw of each booking: it is idle since the last of its GPUs is.
+    """The evidence of all hosts on each booking, which is idle since the last of its GPUs is.
 
-    A booking of which a GPU was seen by nobody is left out. Words that are not understood count as not said.
+    Bookings with a GPU that no host reported on are left out. Invalid entries are ignored.
     """
     seen: dict[str, list[tuple[set[str], datetime, datetime]]] = {}
     for answer in told.values():
@@ -89,10 +89,10 @@ def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tupl
 
 
 def uses_told(told: Told, logins: Sequence[Login]) -> tuple[Use, ...]:
-    """Who used what, by the hosts' account. The person is whom the run's record names, else whose login it is.
+    """The reported use of GPUs. The person is the one in the run's record, else the one of the login.
 
-    Several who share a login stand together, as "one of: kim, lee"; a login that no table names stands for itself, and
-    is told with its host where a person has that name.
+    Persons who share a login are joined as "one of: kim, lee". An unknown login stands for itself, with its host if a
+    person has that name.
     """
     uses = []
     for host, answer in told.items():
@@ -113,7 +113,7 @@ def uses_told(told: Told, logins: Sequence[Login]) -> tuple[Use, ...]:
 
 
 class AgentExchange:
-    """Exchanges in the background, for as long as a desktop is there. One thread, which nothing waits for."""
+    """Exchanges with agents in a background thread."""
 
     def __init__(
         self,
@@ -122,8 +122,11 @@ class AgentExchange:
         on_exchanged: Callable[[Exchanged], None] = lambda exchanged: None,
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
-        """`store` raises StoreAway while the database does not answer; it is asked again. Both callbacks come on the
-        exchange's thread."""
+        """Starts the thread, in which the callbacks are called.
+
+        Args:
+            store: May raise StoreAway; it is called again later.
+        """
         self._fleet = fleet
         self._store = store
         self._on_exchanged = on_exchanged
@@ -135,12 +138,12 @@ class AgentExchange:
         self._thread.start()
 
     def changed(self) -> None:
-        """Bookings have changed: all hosts are to know soon."""
+        """Starts an exchange soon, because bookings have changed."""
         self._changed = True
         self._wake.set()
 
     def close(self) -> None:
-        """Ends within the time that hosts under way take to answer."""
+        """Ends the thread, after the exchange in progress."""
         self._closed = True
         self._wake.set()
         self._thread.join(5)
@@ -163,7 +166,7 @@ class AgentExchange:
             done = exchange_with_agents(self._fleet, self._store())
             if done.hosts:
                 self._on_exchanged(done)
-        except TorchyardError as error:  # also what on_exchanged met: it is tried again with the next exchange
+        except TorchyardError as error:  # also of on_exchanged; the next exchange tries again
             self._on_trouble(error)
             return False
         return not done.problems
