@@ -203,7 +203,7 @@ def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_boo
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
         assert (line["ok"], line["warning"]) == (True, True)
-        assert "somebody may have booked gpu-b:0 since" in line["message"]
+        assert "others may have booked gpu-b:0 since" in line["message"]
         # One's own booking holds as before; what would have to be booked is not begun.
         assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
         runs = {run["run_id"] for run in answer(kim, "runs", "list")}

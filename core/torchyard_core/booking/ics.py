@@ -144,12 +144,12 @@ def read_ics(
             continue
         is_read = True
         expanded += len(events)
-        said = ["a line of it cannot be read, and was passed over"] if _torn_lines(group) else []
+        reasons = ["a line of it cannot be read, and was passed over"] if _torn_lines(group) else []
         if not events and _begins(group[0].event, zone) >= until:
-            said.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
+            reasons.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
         for event in events:
-            drafts += _draft(event, zone, since, slots, gpus, said)
-        remarks += [group[0].remark(line) for line in dict.fromkeys(said)]
+            drafts += _draft(event, zone, since, slots, gpus, reasons)
+        remarks += [group[0].remark(line) for line in dict.fromkeys(reasons)]
     if unread and not is_read:
         block, why = min(unread, key=lambda one: one[0].number)
         raise BadCalendar(f"the calendar cannot be read: line {block.number}: {why}", hint=_HINT)
@@ -161,9 +161,9 @@ def read_ics(
 
 
 def _draft(
-    event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], said: list[str]
+    event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], reasons: list[str]
 ) -> list[Draft]:
-    """The draft of an occurrence, or None with the reason appended to `said`."""
+    """The draft of an occurrence, or None with the reason appended to `reasons`."""
     title = str(event.get("summary", "")).strip() or "imported"
     if str(event.get("status", "")).upper() == "CANCELLED":
         return []
@@ -172,15 +172,15 @@ def _draft(
         chosen = _gpus(event, slots, gpus)
         own_zone = _zone(event, zone)
     except (Refused, ValueError, OverflowError) as error:
-        said.append(f"left out, {error}")
+        reasons.append(f"left out, {error}")
         return []
     if end <= start:
-        said.append("left out, it lasts no time")
+        reasons.append("left out, it lasts no time")
         return []
     if end <= since:
         return []
     if whole_days:
-        said.append(f"a whole day, taken from midnight to midnight in {zone}")
+        reasons.append(f"a whole day, taken from midnight to midnight in {zone}")
     purpose = str(event.get("description", ""))[:5000]
     return [Draft(title[:200], chosen, start, end, own_zone, purpose, uid=str(event.get("uid", "")))]
 

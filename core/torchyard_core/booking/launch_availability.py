@@ -37,7 +37,7 @@ def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
     return USUAL_LENGTH
 
 
-def taken_slots(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[str]) -> tuple[str, ...]:
+def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[str]) -> tuple[str, ...]:
     """The slots that a plan uses: its GPUs, and the CPU slots of its hosts without GPUs, if in the catalogue."""
     in_calendar = set(catalogue)
     without_gpus = {host.name for host in known if host.checked and not host.gpus}
@@ -46,7 +46,7 @@ def taken_slots(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[s
     return tuple(sorted(gpus | (cpus & in_calendar)))
 
 
-def to_book(taken: Sequence[str]) -> tuple[str, ...]:
+def slots_to_book(taken: Sequence[str]) -> tuple[str, ...]:
     """The slots that a run books: its GPUs, or its CPU slots if it has none.
 
     Servers of a run with GPUs may share a CPU host with other runs.
@@ -60,7 +60,7 @@ def hosts_with_gpus(planned: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(replica.host for replica in planned.replicas if replica.host and replica.gpus))
 
 
-def in_the_way(bookings: Iterable[Booking], start: datetime, end: datetime) -> dict[str, Booking]:
+def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) -> dict[str, Booking]:
     """The first live booking of each slot that overlaps the time."""
     found: dict[str, Booking] = {}
     for booking in sorted(bookings, key=lambda one: (one.start, one.id)):
@@ -70,29 +70,29 @@ def in_the_way(bookings: Iterable[Booking], start: datetime, end: datetime) -> d
     return found
 
 
-def clashing(taken: Sequence[str], way: Mapping[str, Booking]) -> tuple[Clashing, ...]:
+def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tuple[Clashing, ...]:
     """The bookings of these slots, each with the slots that it holds."""
     by_booking: dict[str, list[str]] = {}
     for slot in taken:
-        if slot in way:
-            by_booking.setdefault(way[slot].id, []).append(slot)
-    bookings = {booking.id: booking for booking in way.values()}
+        if slot in booked:
+            by_booking.setdefault(booked[slot].id, []).append(slot)
+    bookings = {booking.id: booking for booking in booked.values()}
     return tuple(Clashing(bookings[key], tuple(slots)) for key, slots in by_booking.items())
 
 
-def without(known: Sequence[HostFacts], way: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
+def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
     """The hosts with booked GPUs as busy; a host whose CPU slot is booked gets no replica."""
     left: list[HostFacts] = []
     for host in known:
-        if not host.gpus and (whole := way.get(cpu_slot(host.name).id)) is not None:
+        if not host.gpus and (whole := booked.get(cpu_slot(host.name).id)) is not None:
             left.append(replace(host, booked_by=whole.owner))
             continue
-        booked = {gpu.uuid: f"{way[gpu.uuid].owner} (booked)" for gpu in host.gpus if gpu.uuid in way}
-        left.append(_with_busy(host, booked))
+        users = {gpu.uuid: f"{booked[gpu.uuid].owner} (booked)" for gpu in host.gpus if gpu.uuid in booked}
+        left.append(_with_busy(host, users))
     return tuple(left)
 
 
-def closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
+def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
     """The hosts with GPUs that the rules keep closed as busy."""
     return tuple(
         _with_busy(host, {gpu.uuid: "nobody: it is closed then" for gpu in host.gpus if gpu.uuid in gpus})
@@ -100,8 +100,10 @@ def closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts
     )
 
 
-def only(known: Sequence[HostFacts], slots: Iterable[str], way: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
-    """The hosts with all other GPUs as busy, and hosts without GPUs as in `without`.
+def hosts_limited_to(
+    known: Sequence[HostFacts], slots: Iterable[str], booked: Mapping[str, Booking]
+) -> tuple[HostFacts, ...]:
+    """The hosts with all other GPUs as busy, and hosts without GPUs as in `hosts_without_booked`.
 
     If all slots are CPU slots, only their hosts.
     """
@@ -111,20 +113,20 @@ def only(known: Sequence[HostFacts], slots: Iterable[str], way: Mapping[str, Boo
     left: list[HostFacts] = []
     for host in known:
         slot = cpu_slot(host.name).id
-        if not host.gpus and slot in way and slot not in wanted:
-            left.append(replace(host, booked_by=way[slot].owner))
+        if not host.gpus and slot in booked and slot not in wanted:
+            left.append(replace(host, booked_by=booked[slot].owner))
             continue
         others = {gpu.uuid: "nobody of this booking" for gpu in host.gpus if gpu.uuid not in wanted}
         left.append(_with_busy(host, others))
     return tuple(left)
 
 
-def holds(booking: Booking, taken: Sequence[str]) -> bool:
+def holds_slots(booking: Booking, taken: Sequence[str]) -> bool:
     """Whether a booking holds all slots that the run has to book."""
-    return set(to_book(taken)) <= set(booking.gpus)
+    return set(slots_to_book(taken)) <= set(booking.gpus)
 
 
-def own_first(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
+def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
     """The person's live bookings at `start`: without a run first, then the smallest, then the oldest."""
     own = [one for one in bookings if one.owner == person and one.is_live and one.start <= start < one.end]
     return sorted(own, key=lambda one: (one.run_id is not None, len(one.gpus), one.start, one.id))

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 from torchyard_core.booking.errors import Refused, StoreAway
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.launch_availability import (
-    clashing,
-    closed,
-    holds,
+    clashing_bookings,
+    first_bookings,
+    holds_slots,
+    hosts_limited_to,
     hosts_with_gpus,
-    in_the_way,
-    keeps_until,
-    moment_of,
-    only,
-    own_first,
-    taken_slots,
-    to_book,
-    without,
+    hosts_without_booked,
+    hosts_without_closed,
+    own_bookings,
+    slots_of_plan,
+    slots_to_book,
 )
 from torchyard_core.booking.model import Booking, Draft, whole_seconds
 from torchyard_core.booking.rules.team_rules import Rules
@@ -100,62 +98,62 @@ class LaunchBooking:
         self._person = ""
         self._rules: Rules | None = None
         """None while the database is unavailable."""
-        self._with: Booking | None = None
+        self._chosen: Booking | None = None
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None
-        self._links: tuple[str, str] | None = None
+        self._used: tuple[str, str] | None = None
         self._relinked: tuple[str, str] | None = None
         """A booking that was made for an earlier run, and that run."""
 
     # The calendar port
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        self._look(known)
+        self._load_calendar(known)
         if self._is_later:
             # Current users of GPUs do not matter for a later start.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
-        if self._with is not None:
-            return [only(known, self._with.gpus, others)]
+        if self._chosen is not None:
+            return [hosts_limited_to(known, self._chosen.gpus, others)]
         ways: list[Sequence[HostFacts]] = []
-        for booking in own_first(self._view.bookings, self._person, self._start):
-            ways.append(only(known, booking.gpus, others))
+        for booking in own_bookings(self._view.bookings, self._person, self._start):
+            ways.append(hosts_limited_to(known, booking.gpus, others))
         length = self._wanted.length or self._wanted.proposed
         # The user's own booked GPUs cannot be booked a second time.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
-        bookable = closed(known, self._closed(length))
-        ways.append(without(bookable, in_the_way(whose, self._start, self._start + length)))
+        bookable = hosts_without_closed(known, self._closed(length))
+        ways.append(hosts_without_booked(bookable, first_bookings(whose, self._start, self._start + length)))
         if self._wanted.length is None:
-            ways.append(without(known, others))
+            ways.append(hosts_without_booked(known, others))
         return ways
 
     def refuse(self, planned: Plan) -> None:
-        taken = taken_slots(planned, self._known, (slot.id for slot in self._view.slots))
-        if self._with is not None:
+        taken = slots_of_plan(planned, self._known, (slot.id for slot in self._view.slots))
+        if self._chosen is not None:
             raise RunFailed(
-                f"the run does not fit in the booking {self._with.title!r} of {self._names(self._with.gpus)}: "
+                f"the run does not fit in the booking {self._chosen.title!r} of {self._names(self._chosen.gpus)}: "
                 f"it would take {self._names(taken)}.",
                 code="not_in_booking",
-                hint=f"Book what it takes, or change it: `torchyard bookings change {self._with.id} --gpus …`.",
+                hint=f"Book what it takes, or change it: `torchyard bookings change {self._chosen.id} --gpus …`.",
             )
         length = self._wanted.length or AT_LEAST
         whose = self._view.bookings if self._wanted.length else self._not_mine()
-        found = clashing(taken, in_the_way(whose, self._start, self._start + length))
+        found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
             return  # the plan fails for another reason, which the planner reports
         hold = self._wanted.length or self._wanted.proposed
-        draft = Draft(planned.name, to_book(taken), self._start, self._start + hold, self._zone)
+        draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
-        said = conflict.sentence(self._view.slots, self._person) + self._as_of()
-        raise GpusBooked(said, conflict, self._way_out(conflict))
+        message = conflict.sentence(self._view.slots, self._person) + self._as_of()
+        raise GpusBooked(message, conflict, self._way_out(conflict))
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reserved:
-        taken = taken_slots(planned, self._known, (slot.id for slot in self._view.slots))
+        taken = slots_of_plan(planned, self._known, (slot.id for slot in self._view.slots))
         start_at = self._start if self._is_later else None
         if not taken:
             return Reserved(owner=self._person, start_at=start_at)
-        own = [self._with] if self._with else own_first(self._view.bookings, self._person, self._start)
-        holding = next((one for one in own if holds(one, taken)), None)
+        own = [self._chosen] if self._chosen else own_bookings(self._view.bookings, self._person, self._start)
+        holding = next((one for one in own if holds_slots(one, taken)), None)
         if holding is not None:
             return self._hold(holding, taken, run_id, start_at)
         if self._wanted.length is not None:
@@ -166,7 +164,7 @@ class LaunchBooking:
             self._calendar.store()
             length = self._wanted.proposed
             end = until(self._start, self._start + length, self._zone)
-            what = f"GPUs of {len(hosts)} hosts, {self._names(to_book(taken))}, are taken only with a booking, "
+            what = f"GPUs of {len(hosts)} hosts, {self._names(slots_to_book(taken))}, are taken only with a booking, "
             question = Question(
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
@@ -182,9 +180,9 @@ class LaunchBooking:
         return Reserved(checks, owner=self._person, start_at=start_at)
 
     def begun(self) -> None:
-        if self._links is None:
+        if self._used is None:
             return
-        booking_id, run_id = self._links
+        booking_id, run_id = self._used
         try:
             store = self._calendar.store()
             booking = store.booking(booking_id)
@@ -215,7 +213,7 @@ class LaunchBooking:
 
     # Implementation
 
-    def _look(self, known: Sequence[HostFacts]) -> None:
+    def _load_calendar(self, known: Sequence[HostFacts]) -> None:
         """Loads the calendar, or its last known state, after adding the GPUs of these hosts."""
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:
@@ -231,17 +229,17 @@ class LaunchBooking:
             store.remember_slots(slots_of(known, is_private=store.is_private))
             if self._wanted.start_at is None:
                 self._start = store.now()
-            if self._wanted.booking_id and self._with is None:
-                self._with = self._named(store, self._wanted.booking_id)
-                self._is_later = self._with.start > store.now()
-                self._start = max(self._with.start, store.now())
-        if self._wanted.booking_id and self._with is None:
+            if self._wanted.booking_id and self._chosen is None:
+                self._chosen = self._load_chosen(store, self._wanted.booking_id)
+                self._is_later = self._chosen.start > store.now()
+                self._start = max(self._chosen.start, store.now())
+        if self._wanted.booking_id and self._chosen is None:
             self._calendar.store()  # raises StoreAway
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._wanted.proposed, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
 
-    def _named(self, store: BookingStore, booking_id: str) -> Booking:
+    def _load_chosen(self, store: BookingStore, booking_id: str) -> Booking:
         booking = store.booking(booking_id)
         if booking.owner != store.person:
             raise Refused(
@@ -268,7 +266,7 @@ class LaunchBooking:
         return [one for one in self._view.bookings if one.owner != self._person]
 
     def _others(self, start: datetime, end: datetime) -> dict[str, Booking]:
-        return in_the_way(self._not_mine(), start, end)
+        return first_bookings(self._not_mine(), start, end)
 
     def _names(self, slots: Sequence[str]) -> str:
         return name_slots(slots, self._view.slots)
@@ -281,13 +279,13 @@ class LaunchBooking:
         if self._view.is_live or not taken:
             return ()
         known = age(self._view, self._now()) or "nothing of it is known here"
-        message = f"the bookings cannot be asked ({known}): somebody may have booked {self._names(taken)} since"
+        message = f"the bookings are not available ({known}): others may have booked {self._names(taken)} since"
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
         """The check of GPUs that were not booked."""
         names = self._names(taken)
-        later = clashing(taken, self._others(self._start, self._start + self._wanted.proposed))
+        later = clashing_bookings(taken, self._others(self._start, self._start + self._wanted.proposed))
         if later:
             first = min(later, key=lambda one: one.booking.start).booking
             when = span(first.start, first.end, self._zone)
@@ -304,12 +302,12 @@ class LaunchBooking:
             old = booking.end
             booking = self._calendar.store().change(booking.id, end=self._start + wanted)
             self._extended = booking.id, old
-        self._links = booking.id, run_id if self._with is not None else ""
+        self._used = booking.id, run_id if self._chosen is not None else ""
         if self._view.is_live:
             self._claim(booking, run_id)
         end = until(self._start, booking.end, self._zone)
-        said = f"{self._names(to_book(taken))}: in your booking {booking.title!r}, until {end}"
-        line = Check("booking", "", True, said)
+        message = f"{self._names(slots_to_book(taken))}: in your booking {booking.title!r}, until {end}"
+        line = Check("booking", "", True, message)
         return Reserved(
             (*self._unknown(taken), line), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
         )
@@ -335,9 +333,9 @@ class LaunchBooking:
         store = self._calendar.store()
         store.remember_slots(slots_of(self._known, is_private=store.is_private))
         start = self._start if start_at is not None else store.now()
-        draft = Draft(name, to_book(taken), start, start + length, self._zone, run_id=run_id)
+        draft = Draft(name, slots_to_book(taken), start, start + length, self._zone, run_id=run_id)
         self._made = booking = store.book(draft)
-        self._links = booking.id, run_id
+        self._used = booking.id, run_id
         line = f"{self._names(booking.gpus)}: booked until {until(start, booking.end, self._zone)}"
         return Reserved(
             (Check("booking", "", True, line),), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
@@ -358,14 +356,3 @@ class LaunchBooking:
         length = command_length(first.end - first.start)
         command = f'torchyard run {self._file} --at "{command_time(first.start, self._zone)}" --book {length}'
         return f"{conflict.way_out(self._view.slots)} `{command}` books that and starts then."
-
-
-def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
-    """Releases or shortens a booking whose run has ended. Returns None if it stays unchanged."""
-    now = store.now()
-    if booking.run_id is None or not booking.is_live or booking.end <= now:
-        return None
-    end = keeps_until(booking, state, moment_of(ended) or now, keep)
-    if end is None or end <= max(now, booking.start):  # the run may have ended before its booking began
-        return store.release(booking.id)
-    return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

@@ -253,7 +253,7 @@ def _to_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def normal(draft: Draft) -> Draft:
+def normalized(draft: Draft) -> Draft:
     """Normalizes a draft: GPUs sorted and unique, times in UTC and whole seconds, title stripped."""
     return replace(
         draft,

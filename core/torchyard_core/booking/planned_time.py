@@ -95,12 +95,12 @@ class BookedThen:
 
 def booked_then(bookings: Iterable[Booking], person: str, when: Interval) -> BookedThen:
     """The bookings that overlap the time."""
-    from torchyard_core.booking.launch_availability import in_the_way
+    from torchyard_core.booking.launch_availability import first_bookings
 
     known = list(bookings)
     return BookedThen(
-        in_the_way([one for one in known if one.owner != person], when.start, when.end),
-        in_the_way([one for one in known if one.owner == person], when.start, when.end),
+        first_bookings([one for one in known if one.owner != person], when.start, when.end),
+        first_bookings([one for one in known if one.owner == person], when.start, when.end),
     )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from torchyard_core.booking.launch_booking import end_of_run
-from torchyard_core.booking.model import Booking
+from torchyard_core.booking.launch_availability import keeps_until, moment_of
+from torchyard_core.booking.model import Booking, whole_seconds
 from torchyard_core.booking.store import BookingStore
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.runs.history import History
@@ -54,3 +54,14 @@ def end_bookings(
         if (after := end_of_run(store, booking, state, ended, keep)) is not None:
             changed.append(after)
     return tuple(changed)
+
+
+def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
+    """Releases or shortens a booking whose run has ended. Returns None if it stays unchanged."""
+    now = store.now()
+    if booking.run_id is None or not booking.is_live or booking.end <= now:
+        return None
+    end = keeps_until(booking, state, moment_of(ended) or now, keep)
+    if end is None or end <= max(now, booking.start):  # the run may have ended before its booking began
+        return store.release(booking.id)
+    return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

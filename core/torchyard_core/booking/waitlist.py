@@ -30,7 +30,7 @@ class Waiting:
     booking_id: str | None = None
 
 
-def in_order(
+def assign_places(
     waiting: Iterable[Waiting],
     slots: Sequence[Slot],
     busy: Busy,

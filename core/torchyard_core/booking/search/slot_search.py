@@ -90,14 +90,14 @@ def find_with(
 ) -> tuple[Fit, ...]:
     """`find_slots` that loads the busy times of a few days first, and of more only while fits are missing."""
     last = wish.latest or wish.earliest + HORIZON
-    look = max(FIRST_LOOK, wish.length * 2)
+    ahead = max(FIRST_LOOK, wish.length * 2)
     while True:
-        until = min(last, wish.earliest + look)
+        until = min(last, wish.earliest + ahead)
         bounded = Wish(**{**wish.__dict__, "latest": until})
         found = find_slots(bounded, slots, busy_in(wish.earliest, until), limit, closed)
         if len(found) >= limit or until >= last:
             return found
-        look *= 12
+        ahead *= 12
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ LOOK_EVERY_S = 2.0
 """Interval at which new connections are looked for."""
 LOOK_BACK = timedelta(days=3)
 
-Told = Mapping[str, Mapping[str, Any]]
+HostReports = Mapping[str, Mapping[str, Any]]
 """Responses to `bookings.evidence`, by host."""
 
 
@@ -52,12 +52,12 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str]
     if not links:
         return Exchanged()
     now = store.now()
-    told = collect_evidence(links, rfc3339(now - LOOK_BACK))
-    uses = uses_told(told, store.logins())
+    reports = collect_evidence(links, rfc3339(now - LOOK_BACK))
+    uses = uses_told(reports, store.logins())
     if uses:
         store.record_use(uses)
     running = [one for one in store.bookings(now, now + timedelta(seconds=1), live=True) if one.is_running(now)]
-    evidence = combine(told, running, store.person)
+    evidence = combine(reports, running, store.person)
     if evidence:
         store.record_idle(evidence)
     freed = store.apply_idle()
@@ -65,13 +65,13 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str]
     return Exchanged(tuple(links), hand_over(links, store.snapshot()), freed, served)
 
 
-def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
+def combine(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
     """The evidence of all hosts on each booking, which is idle since the last of its GPUs is.
 
     Bookings with a GPU that no host reported on are left out. Invalid entries are ignored.
     """
     seen: dict[str, list[tuple[set[str], datetime, datetime]]] = {}
-    for answer in told.values():
+    for answer in reports.values():
         for one in answer.get("idle", ()):
             try:
                 times = from_rfc3339(str(one["since"])), from_rfc3339(str(one["seen"]))
@@ -88,14 +88,14 @@ def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tupl
     return tuple(found)
 
 
-def uses_told(told: Told, logins: Sequence[Login]) -> tuple[Use, ...]:
+def uses_told(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
     """The reported use of GPUs. The person is the one in the run's record, else the one of the login.
 
     Persons who share a login are joined as "one of: kim, lee". An unknown login stands for itself, with its host if a
     person has that name.
     """
     uses = []
-    for host, answer in told.items():
+    for host, answer in reports.items():
         for one in answer.get("uses", ()):
             try:
                 start, end = from_rfc3339(str(one["start"])), from_rfc3339(str(one["end"]))
@@ -163,10 +163,10 @@ class AgentExchange:
 
     def _exchange(self) -> bool:
         try:
-            done = exchange_with_agents(self._fleet, self._store())
-            if done.hosts:
-                self._on_exchanged(done)
+            result = exchange_with_agents(self._fleet, self._store())
+            if result.hosts:
+                self._on_exchanged(result)
         except TorchyardError as error:  # also of on_exchanged; the next exchange tries again
             self._on_trouble(error)
             return False
-        return not done.problems
+        return not result.problems

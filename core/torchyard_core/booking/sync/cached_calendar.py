@@ -42,7 +42,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Loaded:
     """Loaded bookings of a time, and their position in the change log."""
 
     time: Interval
@@ -66,7 +66,7 @@ class _Read:
     def serves(self, asked: Interval) -> bool:
         return self.covers(asked) and self.time.duration <= asked.duration + SPARE
 
-    def followed(self, changes: Changes) -> _Read:
+    def with_changes(self, changes: Changes) -> _Loaded:
         touching = [one for one in changes.bookings if one.start < self.time.end and one.end > self.time.start]
         changed = changes.gone.union(one.id for one in changes.bookings)
         bookings = [one for one in self.bookings if one.id not in changed]
@@ -104,7 +104,7 @@ class Calendar:
         """The store was not used since the copy was written."""
         self._is_copying = False
         """The complete copy is being written; no other method writes to it meanwhile."""
-        self._read: _Read | None = None
+        self._loaded: _Loaded | None = None
         self._lock = threading.Lock()
         self._reading = threading.Lock()
 
@@ -131,7 +131,7 @@ class Calendar:
     def store(self) -> BookingStore:
         """The store, for changes. Raises StoreAway while the database is unavailable."""
         try:
-            store, _ = self._reached()
+            store, _ = self._connect()
             self._is_kept = False
             return store
         except StoreAway as away:
@@ -147,8 +147,8 @@ class Calendar:
 
         def look(store: BookingStore, slots: tuple[Slot, ...], now: datetime) -> tuple[Booking, ...]:
             with self._reading:
-                read = _followed(self._read, store, Interval(since, until))
-                self._read = replace(read, slots=slots, as_of=now)
+                read = _load(self._loaded, store, Interval(since, until))
+                self._loaded = replace(read, slots=slots, as_of=now)
             return read.part(since, until)
 
         return self._view(look, since, until)
@@ -171,20 +171,20 @@ class Calendar:
         if self._store is None and not self.has_begun:
             return View((), (), datetime.now(UTC), True)
         try:
-            store, now = self._reached()
+            store, now = self._connect()
             slots = store.slots()
             bookings = look(store, slots, now)
         except StoreAway as away:
             with self._lock:
                 self._away = (self._monotonic(), away)
-            return self._last_seen(Interval(since, until), owner, away.sentence())
+            return self._last_known(Interval(since, until), owner, away.sentence())
         if not self._is_copying:
             self._keep(store, now, slots)
         return View(bookings, slots, now, True, known=Interval(since, until))
 
-    def _last_seen(self, asked: Interval, owner: str | None, why: str) -> View:
+    def _last_known(self, asked: Interval, owner: str | None, why: str) -> View:
         """The last known state: of the copy, or of this process if only that covers the time."""
-        kept, read = self._copy().read(asked.start, asked.end), self._read
+        kept, read = self._copy().read(asked.start, asked.end), self._loaded
         if read is not None and read.covers(asked) and not (kept is not None and _covers(kept.known, asked)):
             view = View(read.part(asked.start, asked.end), read.slots, read.as_of, False, why, read.time)
         elif kept is not None:
@@ -204,7 +204,7 @@ class Calendar:
         try:
             is_whole = False
             while not is_whole:
-                store, now = self._reached()
+                store, now = self._connect()
                 is_whole = self._keep(store, now, store.slots(), all_of_it=all_of_it) or not all_of_it
         except TorchyardError:
             return  # the copy stays older, and its age is shown
@@ -224,7 +224,7 @@ class Calendar:
                 self._store.close()
             self._store = None
 
-    def _reached(self) -> tuple[BookingStore, datetime]:
+    def _connect(self) -> tuple[BookingStore, datetime]:
         """The opened store, and the time by its clock."""
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:
@@ -243,7 +243,7 @@ class Calendar:
         from torchyard_core.booking.sync.local_copy import AT_A_TIME, MANY
 
         try:
-            last = self._read.last if self._read is not None else None
+            last = self._loaded.last if self._loaded is not None else None
             is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME, last)
         except StoreAway:
             return True  # the next call reports it
@@ -256,14 +256,14 @@ class Calendar:
         return LocalCopy(self._cache, self._url)
 
 
-def _followed(read: _Read | None, store: BookingStore, asked: Interval) -> _Read:
+def _load(read: _Loaded | None, store: BookingStore, asked: Interval) -> _Loaded:
     """The loaded bookings with the changes since, or all bookings of the time read again."""
     if read is not None and read.serves(asked) and (changes := store.changes(read.position)) is not None:
-        return read.followed(changes)
+        return read.with_changes(changes)
     position = store.position()  # before the bookings, so that no change in between is missed
     hour = timedelta(hours=1)  # whole hours, so that a window whose time moves along reads everything once an hour
     time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
-    return _Read(time, position, store.bookings(time.start, time.end))
+    return _Loaded(time, position, store.bookings(time.start, time.end))
 
 
 def _covers(time: Interval, asked: Interval) -> bool:
