@@ -1,4 +1,4 @@
-"""What the calendar means for a launch, decided on values."""
+"""Pure decisions on what the calendar allows a launch to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of bookings whose runs have ended."""
+"""Release of bookings whose runs have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections a calendar needs: a server has a hundred, and each desktop of a team takes part."""
+"""The number of connections of a calendar: a server has a hundred for all desktops of a team."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 class Heard(list[str]):
-    """What a watch has said."""
+    """Collects the changes that a Watch reports."""
 
     def watch(self, store: BookingStore) -> Watch:
         watch = store.watch(self.append)

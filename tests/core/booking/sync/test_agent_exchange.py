@@ -1,4 +1,4 @@
-"""What hosts tell of the night, put together; and the calendar on its way to them."""
+"""Exchange with agents: evidence of several hosts combined, and the calendar sent to them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_enforcement_is_a_rule_that_agents_understand(tmp_path: Path) -> None:
 
 
 class OneHost:
-    """A fleet of one host, whose agent answers from a table."""
+    """A fleet of one host, whose agent responds from a table."""
 
     def __init__(self, answers: dict[str, Any]):
         self.hosts = {"gpu-a": None}
