@@ -38,7 +38,7 @@ _TIMES_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
 _PER_DAY = 24
 """Limit of occurrences a day: BYHOUR, BYMINUTE and BYSECOND multiply."""
 _PERIOD_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3600}
-"""Of rules that are expanded only where they have an end and no condition. All others are counted by days."""
+"""Frequencies of rules that are expanded only if they have an end and no condition."""
 _DAY_S = 86400
 MOST_REPEATED = 200_000
 """Limit of occurrences of a rule, which is expanded from its first one, however long ago."""

@@ -1,4 +1,4 @@
-"""Times and lengths of bookings in words, the same on every page and in every command."""
+"""Text for times and lengths of bookings, shared by window and command."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def hours_of(length: timedelta) -> str:
 
 
 def command_length(length: timedelta) -> str:
-    """As commands take it: `8h`, `90m`."""
+    """A length for a command line: `8h`, `90m`."""
     minutes = max(1, round(length.total_seconds() / 60))
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
 
 
 def command_time(moment: datetime, zone: str) -> str:
-    """As commands take it, `2026-11-23 09:00`; rounded up to the minute, so that it is not before `moment`."""
+    """A time for a command line, `2026-11-23 09:00`; rounded up to the minute, so that it is not before `moment`."""
     local = moment.astimezone(zone_of(zone))
     if local.second or local.microsecond:
         local += timedelta(seconds=60 - local.second)

@@ -72,8 +72,7 @@ def to_utc(local: datetime, zone: str) -> datetime:
 
 
 def instants(local: datetime, zone: str) -> tuple[datetime, ...]:
-    """The moments, in UTC, at which clocks of the zone show `local`: one; none where a spring night skips it; two where
-    an autumn night has it twice."""
+    """The moments in UTC of a local time: one, none if clocks skip it, or two if it occurs twice that night."""
     place = zone_of(zone)
     moments = {local.replace(tzinfo=place, fold=fold).astimezone(UTC) for fold in (0, 1)}
     return tuple(sorted(one for one in moments if one.astimezone(place).replace(tzinfo=None, fold=0) == local))
@@ -120,8 +119,11 @@ def length(text: str) -> timedelta:
 
 
 def moment(text: str, zone: str, now: datetime) -> datetime:
-    """RFC 3339, or of the zone: `2026-11-23 09:00`, `2026-W48-1 9:00`, `tomorrow 9`, `18:30` (today), a date in words
-    (date_words), or `now`, `+4h`. Raises Refused, also for a time that does not exist or exists twice."""
+    """Parses a time: RFC 3339, `now`, `+4h`, or a local time of the zone.
+
+    Local times are `2026-11-23 09:00`, `2026-W48-1 9:00`, `tomorrow 9`, `18:30` (today), or a date in words.
+    Raises Refused, also for a local time that does not exist or occurs twice.
+    """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     try:
         if words == "now":
@@ -145,8 +147,11 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
 
 
 def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime:
-    """The end of what begins at `start`. A length (`+4h`, `4h`) counts from the start, a time of day alone is the first
-    after it, and all else counts from now, as a start does. Raises Refused."""
+    """Parses the end of an interval that begins at `start`. Raises Refused.
+
+    A length (`+4h`, `4h`) counts from the start, and a time of day means the first one after it. Other texts are read
+    as by `moment`.
+    """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     if _LENGTH.fullmatch(words):
         return moment(f"+{words.removeprefix('+')}", zone, start)

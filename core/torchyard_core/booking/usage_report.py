@@ -28,11 +28,11 @@ class UsageRow:
     key: str
     booked_h: float
     used_h: float
-    """In use, booked or not."""
+    """Hours in use, booked or not."""
     idle_h: float
     """Booked, and not in use."""
     unbooked_h: float
-    """In use by a person who had not booked it."""
+    """Hours in use by a person without a booking."""
 
 
 def usage(

@@ -29,7 +29,7 @@ EXACT_S = 1e-3
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a quota is judged by: the person's GPU-hours by start of the week, the time, and the zone of times in
+    """The basis of a quota check: the person's GPU-hours by start of the week, the time, and the zone of times in
     refusals (weeks and days are those of the rules' zone)."""
 
     hours: Mapping[datetime, float]

@@ -1,4 +1,4 @@
-"""Why a booking is refused, as pure functions that the store and the window share."""
+"""Checks of new and changed bookings, as pure functions that the store and the window share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE = timedelta(minutes=2)
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a request is judged by, beside the draft."""
+    """The state of the calendar that a draft is judged by."""
 
     rules: Rules
     now: datetime
