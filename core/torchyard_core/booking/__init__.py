@@ -1,1 +1,1 @@
-"""A calendar of the team's GPUs that cannot double-book: model and rules are pure, `store` is the only database."""
+"""The team's GPU calendar: bookings, rules and search as pure functions, and the database in `store`."""

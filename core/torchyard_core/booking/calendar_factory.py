@@ -1,4 +1,4 @@
-"""The calendar that a person's settings name: the team's database, else a private file in `TORCHYARD_HOME`."""
+"""The calendar of the user's settings: the team's database, else a private file in `TORCHYARD_HOME`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torchyard_core.user_settings import UserSettings
 
 
 def calendar_of(home: Home, chosen: UserSettings) -> Calendar:
-    """The way to the bookings; nothing is opened yet."""
+    """The calendar; its database is opened on first use."""
     url = chosen.bookings_url or f"sqlite:///{home.bookings_file.absolute()}"
     return Calendar(url, _role(chosen.bookings_url) or chosen.person or login_name(), home.bookings_seen)
 
 
 def zone_for(chosen: UserSettings) -> str:
-    """The zone of times that the person writes. Raises Refused for one that there is not."""
+    """The zone of times that the user writes. Raises Refused for an unknown one."""
     return zone_of(chosen.zone).key if chosen.zone else local_zone()
 
 
 def _role(url: str | None) -> str:
-    """Who one is in a team's database, also while it is away: the role in its address. A file has none."""
+    """The role in the URL of a team's database; empty for a file."""
     try:
         return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
     except ValueError:
-        return ""  # it is no address, which is said when it is opened
+        return ""  # an invalid URL is reported when it is opened

@@ -1,4 +1,4 @@
-"""The history of a booking: who changed it when, from which desktop, from what to what."""
+"""The history of a booking: its changes with time, person, desktop, and values before and after."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A field before and after; None where the booking was made, or deleted. `gpus` are tuples of slot ids."""
+    """A field before and after; None if the booking was created or deleted. `gpus` are tuples of slot IDs."""
 
     field: str
     before: Any
@@ -38,12 +38,12 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class Change:
-    """What one person did to a booking in one step. `person` is empty for SQL past Torchyard in a private file."""
+    """A change of a booking in one transaction. `person` is empty for SQL by other programs in a private file."""
 
     at: datetime
     person: str
     desktop: str
-    """As the client called itself: no proof."""
+    """The client's own name for itself, which is not verified."""
     kind: str
     """`made`, `changed` or `deleted`."""
     fields: tuple[FieldChange, ...]
@@ -62,7 +62,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Noted:
-    """A row that a trigger wrote. `before` and `after` are fields of the booking, or `{"gpu": id}`."""
+    """A row written by a trigger. `before` and `after` are fields of the booking, or `{"gpu": id}`."""
 
     at: datetime
     step: int
@@ -73,7 +73,7 @@ class Noted:
 
 
 def changes_of(noted: Iterable[Noted]) -> tuple[Change, ...]:
-    """A change for each transaction, of rows in the order in which they were written."""
+    """One change for each transaction; the rows are in the order in which they were written."""
     found = []
     gpus: set[str] = set()
     for _, group in groupby(noted, key=lambda one: (one.step, one.person, one.desktop)):
@@ -117,7 +117,7 @@ def headline(change: Change, zone: str) -> str:
 
 
 def lines(change: Change, slots: Sequence[Slot], zone: str) -> list[str]:
-    """`end: Mon 2026-11-23 17:00 → Mon 2026-11-23 18:00`, a line for each field that has a word for readers."""
+    """`end: Mon 2026-11-23 17:00 → Mon 2026-11-23 18:00`, a line for each changed field."""
     found = []
     for one in change.fields:
         before, after = (_words(value, slots, zone) for value in (one.before, one.after))

@@ -1,14 +1,14 @@
-"""Why a booking is not made, as part of the tree of errors: each with a sentence, and the nearest way to the same.
+"""Errors of bookings, each with a message and a hint.
 
 TorchyardError
-├── Refused       a rule, or a mistake in what was asked, says no (exit code 1)
-│   └── Clash     somebody else has a GPU then: `conflict` says which, whose, when, and what is free nearby
-├── StoreAway     the database does not answer (exit code 3)
-├── NoRights      this role may not do that in the database
-├── StoreTooNew   the database was made by a newer Torchyard
-├── StoreUnreadable  the database holds a value that cannot be read
-├── BadUrl        `bookings_url` cannot be used (exit code 2)
-└── BadCalendar   an `.ics` file that cannot be read (exit code 2)
+├── Refused       a rule refuses it, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
+│   └── Clash     a GPU is booked by others then (in `search.conflict`)
+├── StoreAway     the database is unavailable (exit code 3)
+├── NoRights      the role has no permission in the database
+├── StoreTooNew   the database has the schema of a newer Torchyard
+├── StoreUnreadable  the database holds an invalid value
+├── BadUrl        `bookings_url` is invalid (exit code 2)
+└── BadCalendar   an `.ics` file is invalid (exit code 2)
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WRONG_USAGE = frozenset(
         "unknown_zone",
     }
 )
-"""Codes of what was asked for in words that mean nothing here: exit code 2."""
+"""Codes of invalid input: exit code 2."""
 
 
 class Refused(TorchyardError):
-    """Raised when a booking is not to be: nothing was changed. `code` names the rule."""
+    """Raised when a booking is refused; nothing was changed. `code` names the rule."""
 
     def __init__(self, message: str, *, code: str, hint: str = ""):
         super().__init__(message, code=code, hint=hint)
@@ -40,7 +40,7 @@ class Refused(TorchyardError):
 
 
 class StoreAway(TorchyardError):
-    """Raised when the bookings database does not answer. The next call tries again."""
+    """Raised when the bookings database is unavailable. The next call tries again."""
 
     exit_code = 3
 
@@ -49,14 +49,14 @@ class StoreAway(TorchyardError):
 
 
 class NoRights(TorchyardError):
-    """Raised when the database does not let this role do what was asked."""
+    """Raised when the role has no permission."""
 
     def __init__(self, message: str, *, hint: str = ""):
         super().__init__(message, code="no_rights", hint=hint)
 
 
 class StoreTooNew(TorchyardError):
-    """Raised when the database has a schema that this version does not know."""
+    """Raised when this version does not know the database's schema."""
 
     def __init__(self, place: str):
         super().__init__(
@@ -67,7 +67,7 @@ class StoreTooNew(TorchyardError):
 
 
 class StoreUnreadable(TorchyardError):
-    """Raised when the bookings database holds a value that cannot be read."""
+    """Raised when the bookings database holds an invalid value."""
 
     def __init__(self, place: str, why: str):
         super().__init__(
@@ -78,7 +78,7 @@ class StoreUnreadable(TorchyardError):
 
 
 class BadUrl(UsageError):
-    """Raised when `bookings_url` is not one, or lacks what it needs."""
+    """Raised when `bookings_url` is invalid or incomplete."""
 
     def __init__(self, message: str, *, hint: str = ""):
         super().__init__(message, code="bad_bookings_url", hint=hint)

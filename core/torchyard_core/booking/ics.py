@@ -1,7 +1,7 @@
-"""Calendars of others: `.ics` files out and in.
+"""Export and import of iCalendar files (`.ics`).
 
-Each booking is an event of its own in UTC, also those of a series: an occurrence that was moved, released or never
-booked is then simply as it is. What iCalendar has no word for is in properties of ours (`X-TORCHYARD-…`).
+Each booking is a separate event in UTC, also in a series, as its occurrences may have been moved or released. Fields
+that iCalendar lacks are in `X-TORCHYARD-…` properties.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 
 AT_MOST = 1000
-"""Events of one import."""
+"""Limit of events of one import."""
 EXPANDED_AT_MOST = 10_000
-"""Occurrences of all repeated events of one import; those of the event with which they are reached still count."""
+"""Limit of occurrences of all repeated events; the event that reaches it is still expanded completely."""
 MAX_BYTES = 10_000_000
 FIRST_LOOK = timedelta(days=366)
 """Repeated events are expanded for this long, then for twice as long, until there are more than AT_MOST."""
 EVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(END_OF_TIME, 1, 1, tzinfo=UTC)
-"""From when until when all bookings lie."""
+"""The range of all bookings."""
 _RULE = re.compile(r"(?im)^RRULE\b.*")
 _TIMES_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
 _PER_DAY = 24
-"""Occurrences a day, at most: BYHOUR, BYMINUTE and BYSECOND multiply."""
+"""Limit of occurrences a day: BYHOUR, BYMINUTE and BYSECOND multiply."""
 _PERIOD_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3600}
-"""Of rules that are expanded only where they have an end and no condition. All others are counted by days."""
+"""Frequencies of rules that are expanded only if they have an end and no condition."""
 _DAY_S = 86400
 MOST_REPEATED = 200_000
-"""Occurrences of a rule, at most: they are expanded from its first one, however long ago that was."""
+"""Limit of occurrences of a rule, which is expanded from its first one, however long ago."""
 LONGEST_S = 60.0
-"""CPU time of reading a file. What is left of it then is listed."""
+"""Limit of CPU time for reading a file. The remaining events are listed as not read."""
 _LATE = 9900
 _TIME_IN_LINE = re.compile(r"(?<!\d)\d{8}(?:T\d{6}Z?)?(?!\d)")
 _TIME_PROPERTIES = frozenset({"DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "EXRULE", "RECURRENCE-ID"})
-"""An event in which one of these cannot be read would be booked at another time."""
+"""Properties that decide the time of an event: it is not imported if one of them is invalid."""
 _HINT = "Export it anew from the calendar that made it."
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an `.ics` file holds. `remarks` name events that were left out or changed, by title and line, and why."""
+    """The content of an `.ics` file. `remarks` name events that were skipped or changed, with title and reason."""
 
     drafts: tuple[Draft, ...]
     remarks: tuple[str, ...]
     unread: int = 0
-    """Events that could not be read, and were left out."""
+    """The number of unreadable events, which were skipped."""
 
 
 @dataclass
@@ -79,11 +79,11 @@ class _Block:
 
 
 class _Unreadable(Exception):
-    """Raised where an event cannot be read; says why."""
+    """Raised for an unreadable event, with the reason."""
 
 
 def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
-    """The bookings as one calendar (RFC 5545). Cancelled ones say so; released ones end when they were released."""
+    """The bookings as one calendar (RFC 5545). Cancelled ones have that status; released ones end at their release."""
     calendar = Calendar()
     calendar.add("prodid", "-//Torchyard//Bookings//EN")
     calendar.add("version", "2.0")
@@ -119,9 +119,9 @@ def read_ics(
 ) -> Imported:
     """Drafts of the file's events that end after `since` and begin before `until`, repeated ones expanded.
 
-    An event's GPUs are those that it was exported with, else those that its place names (`gpu-b:2-5`), else `gpus`;
-    without any it is left out with a remark, as is one that cannot be read. Times without a zone, and whole days, are
-    of `zone`. Raises BadCalendar where nothing can be read.
+    The GPUs of an event are those that it was exported with, else those in its location (`gpu-b:2-5`), else `gpus`.
+    Events without GPUs and unreadable ones are skipped with a remark. Times without a zone, and whole days, are in
+    `zone`. Raises BadCalendar if the file is unreadable.
     """
     zone_of(zone)
     calendars, blocks, unread = _parsed(text, until)
@@ -144,12 +144,12 @@ def read_ics(
             continue
         is_read = True
         expanded += len(events)
-        said = ["a line of it cannot be read, and was passed over"] if _torn_lines(group) else []
+        reasons = ["a line of it cannot be read, and was passed over"] if _torn_lines(group) else []
         if not events and _begins(group[0].event, zone) >= until:
-            said.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
+            reasons.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
         for event in events:
-            drafts += _draft(event, zone, since, slots, gpus, said)
-        remarks += [group[0].remark(line) for line in dict.fromkeys(said)]
+            drafts += _draft(event, zone, since, slots, gpus, reasons)
+        remarks += [group[0].remark(line) for line in dict.fromkeys(reasons)]
     if unread and not is_read:
         block, why = min(unread, key=lambda one: one[0].number)
         raise BadCalendar(f"the calendar cannot be read: line {block.number}: {why}", hint=_HINT)
@@ -161,9 +161,9 @@ def read_ics(
 
 
 def _draft(
-    event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], said: list[str]
+    event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], reasons: list[str]
 ) -> list[Draft]:
-    """The draft of an occurrence, or none; appends why to `said`."""
+    """The draft of an occurrence, or None with the reason appended to `reasons`."""
     title = str(event.get("summary", "")).strip() or "imported"
     if str(event.get("status", "")).upper() == "CANCELLED":
         return []
@@ -172,21 +172,21 @@ def _draft(
         chosen = _gpus(event, slots, gpus)
         own_zone = _zone(event, zone)
     except (Refused, ValueError, OverflowError) as error:
-        said.append(f"left out, {error}")
+        reasons.append(f"left out, {error}")
         return []
     if end <= start:
-        said.append("left out, it lasts no time")
+        reasons.append("left out, it lasts no time")
         return []
     if end <= since:
         return []
     if whole_days:
-        said.append(f"a whole day, taken from midnight to midnight in {zone}")
+        reasons.append(f"a whole day, taken from midnight to midnight in {zone}")
     purpose = str(event.get("description", ""))[:5000]
     return [Draft(title[:200], chosen, start, end, own_zone, purpose, uid=str(event.get("uid", "")))]
 
 
 def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block], list[tuple[_Block, str]]]:
-    """The file's calendars without their events, the events, and those that cannot be read, with why."""
+    """The file's calendars without events, the events, and the unreadable events with reasons."""
     if len(text) > MAX_BYTES:
         raise BadCalendar(f"the calendar is larger than {MAX_BYTES // 1_000_000} MB", hint="Export fewer days of it.")
     content = text.decode("utf-8-sig", errors="replace") if isinstance(text, bytes) else text.removeprefix("\ufeff")
@@ -196,7 +196,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # a VTIMEZONE that cannot be read: its zone may be known by its name
+        if calendar is None:  # an invalid VTIMEZONE: its zone may be known by its name
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])
@@ -219,7 +219,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
 
 
 def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tuple[_Block, str]]]:
-    """The lines of each calendar without its events, the events that are whole, and the others, with why."""
+    """The lines of each calendar without its events, the complete events, and the others with reasons."""
     frames: list[list[str]] = []
     blocks: list[_Block] = []
     unread: list[tuple[_Block, str]] = []
@@ -233,7 +233,7 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
         if word == "BEGIN:VCALENDAR":
             frames.append([line])
         elif word == "BEGIN:VEVENT":
-            if not frames:  # an event alone, as mail programs attach it
+            if not frames:  # a single event, as mail programs attach it
                 frames.append(["BEGIN:VCALENDAR"])
             block, parts = _Block(len(frames) - 1, number, [line]), []
         elif word == "END:VEVENT" and block is not None:
@@ -255,16 +255,16 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
 
 
 def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
-    """That calendar with these events; None where it cannot be read."""
+    """The calendar with these events; None if it is unreadable."""
     lines = [*frame, *(line for block in blocks for line in block.lines), "END:VCALENDAR", ""]
     try:
         return Calendar.from_ical("\r\n".join(lines))
-    except Exception:  # the parser raises whatever its parts do: KeyError, IndexError, RecursionError …
+    except Exception:  # the parser raises errors of any kind: KeyError, IndexError, RecursionError …
         return None
 
 
 def _why_unreadable(block: _Block, until: datetime) -> str:
-    """Why an event would be booked at a wrong time, or not at all; empty where it would not."""
+    """Why an event cannot be imported at its right time; empty if it can."""
     if block.event is None:
         return "it is not iCalendar (RFC 5545)"
     for name, why in block.event.errors:
@@ -296,7 +296,7 @@ def _unfolded(block: _Block) -> list[str]:
 
 
 def _begins_like_a_time(block: _Block) -> bool:
-    """Whether the line that cannot be read may have been one of _TIME_PROPERTIES."""
+    """Whether an unreadable line may have been one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
         if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]
             try:
@@ -311,7 +311,7 @@ def _torn_lines(group: Sequence[_Block]) -> bool:
 
 
 def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
-    """Why a rule is not expanded: it would take minutes, or for ever. Bookings repeat by days at the most."""
+    """Why a rule is not expanded (it is finer than days, or would take minutes); empty if it is."""
     words = (part.partition("=") for part in rule.upper().partition(":")[2].split(";"))
     parts = {key.strip(): value.strip() for key, _, value in words}
     per_day = prod(len(parts.get(key, "").split(",")) for key in _TIMES_OF_DAY)
@@ -341,21 +341,24 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
 
 
 def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
-    """Whether a rule has a time at all. dateutil looks for one up to the year 9999, for seconds. The calendar repeats
-    every 400 years, so it looks where few years are left."""
+    """Whether a rule has any occurrence.
+
+    dateutil searches for one up to the year 9999, which takes seconds. The calendar repeats every 400 years, so the
+    rule is shifted to where few years are left.
+    """
     late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
     try:
         return next(iter(rrulestr(kept, dtstart=late)), None) is not None
-    except Exception:  # one that cannot be read: those who expand it say why
+    except Exception:  # an invalid rule, which its expansion reports
         return True
 
 
 def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
-    """Events that belong together: one, and the occurrences of it that were changed (RECURRENCE-ID).
+    """Groups of an event and its changed occurrences (RECURRENCE-ID).
 
-    Of versions of one event (SEQUENCE) the newest counts. Different events with one UID are read each. What is left
-    out is told in `remarks`.
+    The newest version of an event (SEQUENCE) counts. Different events with the same UID are separate groups. Skipped
+    events are added to `remarks`.
     """
     groups: dict[tuple[Any, ...], list[_Block]] = {}
     for block in blocks:
@@ -379,7 +382,7 @@ def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
 
 
 def _identity(block: _Block, sequenced: bool) -> tuple[bool, str]:
-    """Which event of its UID it is: a changed occurrence by the occurrence; one with a SEQUENCE replaces any other."""
+    """The key of an event within its UID: a changed occurrence by its time; one with a SEQUENCE replaces any other."""
     if "RECURRENCE-ID" in block.event:
         return True, str(block.event["RECURRENCE-ID"].dt)
     return False, "" if sequenced else str(block.event["DTSTART"].dt)
@@ -393,7 +396,7 @@ def _version(block: _Block) -> int:
 
 
 def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datetime, until: datetime) -> list[Any]:
-    """The events of a group in that time, repeated ones expanded. Raises _Unreadable."""
+    """The events of a group in the time, with repeated ones expanded. Raises _Unreadable."""
     alone = Calendar()
     for key, value in calendar.items():
         alone[key] = value
@@ -403,13 +406,13 @@ def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datet
         query = recurring_ical_events.of(alone, components=["VEVENT"])
         found: dict[Any, Any] = {}
         begin, length = since.astimezone(zone_of(zone)), FIRST_LOOK
-        while len(found) <= AT_MOST and begin < until:  # what is beyond AT_MOST is not made
+        while len(found) <= AT_MOST and begin < until:  # occurrences beyond AT_MOST are not created
             end = min(until, begin + length) if until - begin > length else until
             for event in query.between(begin, end.astimezone(zone_of(zone))):
                 found.setdefault((str(event["DTSTART"].dt), str(event.get("RECURRENCE-ID", ""))), event)
             begin, length = end, length * 2
         return list(found.values())
-    except Exception as error:  # like the parser, it raises whatever its parts do
+    except Exception as error:  # like the parser, it raises errors of any kind
         raise _Unreadable(str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, order=True)
 class Interval:
-    """From `start` up to, not including, `end`. One whose end is not after its start is empty."""
+    """The time from `start` up to, not including, `end`. It is empty if `end` is not after `start`."""
 
     start: datetime
     end: datetime
@@ -23,19 +23,19 @@ class Interval:
         return max(self.end - self.start, timedelta())
 
     def overlaps(self, other: Interval) -> bool:
-        """Whether some moment is in both: intervals that only touch do not overlap, an empty one overlaps none."""
+        """Whether they share a moment. Intervals that only touch do not overlap, empty ones never do."""
         return max(self.start, other.start) < min(self.end, other.end)
 
     def contains(self, moment: datetime) -> bool:
         return self.start <= moment < self.end
 
     def within(self, other: Interval) -> Interval:
-        """The part of it that lies in `other`; may be empty."""
+        """The intersection with `other`; may be empty."""
         return Interval(max(self.start, other.start), min(self.end, other.end))
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same moments as few intervals, sorted, apart from each other; touching ones become one."""
+    """The union as sorted, disjoint intervals; touching ones are joined."""
     merged: list[Interval] = []
     for interval in sorted(interval for interval in intervals if not interval.is_empty):
         if merged and interval.start <= merged[-1].end:
@@ -47,7 +47,7 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
-    """What of `intervals` is in none of `holes`."""
+    """The parts of `intervals` outside all `holes`."""
     left: list[Interval] = []
     away = merge(holes)
     first = 0
@@ -67,10 +67,10 @@ def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[I
 
 
 def gaps(within: Interval, busy: Iterable[Interval]) -> list[Interval]:
-    """What of `within` is free."""
+    """The free parts of `within`."""
     return subtract([within], busy)
 
 
 def total(intervals: Iterable[Interval]) -> timedelta:
-    """How long they are together, moments in several counted once."""
+    """The duration of the union."""
     return sum((interval.duration for interval in merge(intervals)), timedelta())

@@ -1,5 +1,7 @@
-"""The calendar's part in a launch (`launch.reserving.Reserving`): which GPUs it may have, the booking that holds them,
-and letting go of them. What is decided is in `launch_rules`; here the store is asked and told."""
+"""The calendar of a launch (`launch.calendar_port`): which GPUs it may use, their booking, and its release.
+
+Decisions are in `launch_availability`; this module reads and writes the store.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,16 @@ from typing import TYPE_CHECKING
 from torchyard_core.booking.errors import Refused, StoreAway
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.launch_availability import (
-    clashing,
-    closed,
-    holds,
+    clashing_bookings,
+    first_bookings,
+    holds_slots,
+    hosts_limited_to,
     hosts_with_gpus,
-    in_the_way,
-    keeps_until,
-    moment_of,
-    only,
-    own_first,
-    taken_slots,
-    to_book,
-    without,
+    hosts_without_booked,
+    hosts_without_closed,
+    own_bookings,
+    slots_of_plan,
+    slots_to_book,
 )
 from torchyard_core.booking.model import Booking, Draft, whole_seconds
 from torchyard_core.booking.rules.team_rules import Rules
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""Who books nothing is to have the GPUs for so long at the least."""
+"""A run without a booking gets only GPUs that are free for at least this long."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person says of the calendar when they launch."""
+    """The user's options of a launch that concern the calendar."""
 
     length: timedelta | None = None
-    """`--book 4h`: to hold the GPUs for so long."""
+    """`--book 4h`: the length of a booking."""
     start_at: datetime | None = None
-    """`--at`: when it is to begin; None for now."""
+    """`--at`: the start; None for now."""
     booking_id: str | None = None
-    """`--booking`: with this one, when it begins."""
+    """`--booking`: use this one, when it begins."""
     proposed: timedelta = timedelta(hours=8)
-    """What is proposed where a booking is needed and no length was given."""
+    """The proposed length if a booking is needed and none was given."""
 
 
 class GpusBooked(RunFailed):
-    """Raised where a run would take GPUs that others have booked; `conflict` says who, and what is free nearby."""
+    """Raised when a run would use GPUs that others have booked; `conflict` has the details."""
 
     def __init__(self, message: str, conflict: Conflict, hint: str):
         super().__init__(message, code="booked", hint=hint)
@@ -70,7 +70,7 @@ class GpusBooked(RunFailed):
 
 
 class LaunchBooking:
-    """One launch's way to the calendar."""
+    """The calendar port of one launch."""
 
     def __init__(
         self,
@@ -81,8 +81,12 @@ class LaunchBooking:
         file: str = "FILE",
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
-        """`file`: as the user named it, for commands that are proposed. `on_trouble` is told of what went wrong in the
-        calendar once the run was under way or taken back."""
+        """Opens nothing yet.
+
+        Args:
+            file: The topology as the user named it, for proposed commands.
+            on_trouble: Called with errors of the calendar after the run has begun or was cancelled.
+        """
         self._calendar = calendar
         self._zone = zone
         self._wanted = wanted
@@ -94,74 +98,74 @@ class LaunchBooking:
         self._is_later = wanted.start_at is not None
         self._person = ""
         self._rules: Rules | None = None
-        """None while nobody can be asked for them."""
-        self._with: Booking | None = None
+        """None while the database is unavailable."""
+        self._chosen: Booking | None = None
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None
-        self._links: tuple[str, str] | None = None
+        self._used: tuple[str, str] | None = None
         self._relinked: tuple[str, str] | None = None
         """A booking that was made for an earlier run, and that run."""
 
-    # What a launch calls
+    # The calendar port
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        self._look(known)
+        self._load_calendar(known)
         if self._is_later:
-            # Who is on a GPU now says nothing of then.
+            # Current users of GPUs do not matter for a later start.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
-        if self._with is not None:
-            return [only(known, self._with.gpus, others)]
+        if self._chosen is not None:
+            return [hosts_limited_to(known, self._chosen.gpus, others)]
         ways: list[Sequence[HostFacts]] = []
-        for booking in own_first(self._view.bookings, self._person, self._start):
-            ways.append(only(known, booking.gpus, others))
+        for booking in own_bookings(self._view.bookings, self._person, self._start):
+            ways.append(hosts_limited_to(known, booking.gpus, others))
         length = self._wanted.length or self._wanted.proposed
-        # One's own booked GPUs cannot be booked a second time.
+        # The user's own booked GPUs cannot be booked a second time.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
-        bookable = closed(known, self._closed(length))
-        ways.append(without(bookable, in_the_way(whose, self._start, self._start + length)))
+        bookable = hosts_without_closed(known, self._closed(length))
+        ways.append(hosts_without_booked(bookable, first_bookings(whose, self._start, self._start + length)))
         if self._wanted.length is None:
-            ways.append(without(known, others))
+            ways.append(hosts_without_booked(known, others))
         return ways
 
     def refuse(self, planned: Plan) -> None:
-        taken = taken_slots(planned, self._known, (slot.id for slot in self._view.slots))
-        if self._with is not None:
+        taken = slots_of_plan(planned, self._known, (slot.id for slot in self._view.slots))
+        if self._chosen is not None:
             raise RunFailed(
-                f"the run does not fit in the booking {self._with.title!r} of {self._names(self._with.gpus)}: "
+                f"the run does not fit in the booking {self._chosen.title!r} of {self._names(self._chosen.gpus)}: "
                 f"it would take {self._names(taken)}.",
                 code="not_in_booking",
-                hint=f"Book what it takes, or change it: `torchyard bookings change {self._with.id} --gpus …`.",
+                hint=f"Book what it takes, or change it: `torchyard bookings change {self._chosen.id} --gpus …`.",
             )
         length = self._wanted.length or AT_LEAST
         whose = self._view.bookings if self._wanted.length else self._not_mine()
-        found = clashing(taken, in_the_way(whose, self._start, self._start + length))
+        found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
-            return  # nothing of the calendar's: what the plan lacks is said by whoever planned
+            return  # the plan fails for another reason, which the planner reports
         hold = self._wanted.length or self._wanted.proposed
-        draft = Draft(planned.name, to_book(taken), self._start, self._start + hold, self._zone)
+        draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
-        said = conflict.sentence(self._view.slots, self._person) + self._as_of()
-        raise GpusBooked(said, conflict, self._way_out(conflict))
+        message = conflict.sentence(self._view.slots, self._person) + self._as_of()
+        raise GpusBooked(message, conflict, self._way_out(conflict))
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reserved:
-        taken = taken_slots(planned, self._known, (slot.id for slot in self._view.slots))
+        taken = slots_of_plan(planned, self._known, (slot.id for slot in self._view.slots))
         start_at = self._start if self._is_later else None
         if not taken:
             return Reserved(owner=self._person, start_at=start_at)
-        own = [self._with] if self._with else own_first(self._view.bookings, self._person, self._start)
-        holding = next((one for one in own if holds(one, taken)), None)
+        own = [self._chosen] if self._chosen else own_bookings(self._view.bookings, self._person, self._start)
+        holding = next((one for one in own if holds_slots(one, taken)), None)
         if holding is not None:
             return self._hold(holding, taken, run_id, start_at)
         if self._wanted.length is not None:
             return self._book(taken, self._wanted.length, run_id, name, start_at)
         hosts = hosts_with_gpus(planned)
         if len(hosts) > 1:
-            # A database that is away can book nothing: said before anybody is asked.
+            # Fails here, before the question, if the database is unavailable.
             self._calendar.store()
             length = self._wanted.proposed
             end = until(self._start, self._start + length, self._zone)
-            what = f"GPUs of {len(hosts)} hosts, {self._names(to_book(taken))}, are taken only with a booking, "
+            what = f"GPUs of {len(hosts)} hosts, {self._names(slots_to_book(taken))}, are taken only with a booking, "
             question = Question(
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
@@ -177,9 +181,9 @@ class LaunchBooking:
         return Reserved(checks, owner=self._person, start_at=start_at)
 
     def begun(self) -> None:
-        if self._links is None:
+        if self._used is None:
             return
-        booking_id, run_id = self._links
+        booking_id, run_id = self._used
         try:
             store = self._calendar.store()
             booking = store.booking(booking_id)
@@ -205,13 +209,13 @@ class LaunchBooking:
         self._made = self._extended = self._relinked = None
 
     def close(self) -> None:
-        """Lets go of the calendar; for who opened one for this launch alone."""
+        """Closes the calendar, if it was opened for this launch alone."""
         self._calendar.close()
 
-    # How it is done
+    # Implementation
 
-    def _look(self, known: Sequence[HostFacts]) -> None:
-        """The calendar as it is now, or was when it was last seen, with the GPUs of these hosts in it."""
+    def _load_calendar(self, known: Sequence[HostFacts]) -> None:
+        """Loads the calendar, or its last known state, after adding the GPUs of these hosts."""
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:
             self._person = self._calendar.person
@@ -220,23 +224,23 @@ class LaunchBooking:
         try:
             store = self._calendar.store()
         except StoreAway:
-            pass  # the view below says why, and what was last known
+            pass  # the view below has the reason, and the last known state
         else:
             self._person, self._rules = store.person, store.rules()
             store.remember_slots(slots_of(known, is_private=store.is_private))
             if self._wanted.start_at is None:
                 self._start = store.now()
-            if self._wanted.booking_id and self._with is None:
-                self._with = self._named(store, self._wanted.booking_id)
-                self._is_later = self._with.start > store.now()
-                self._start = max(self._with.start, store.now())
-        if self._wanted.booking_id and self._with is None:
-            self._calendar.store()  # raises why it cannot be asked for
+            if self._wanted.booking_id and self._chosen is None:
+                self._chosen = self._load_chosen(store, self._wanted.booking_id)
+                self._is_later = self._chosen.start > store.now()
+                self._start = max(self._chosen.start, store.now())
+        if self._wanted.booking_id and self._chosen is None:
+            self._calendar.store()  # raises StoreAway
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._wanted.proposed, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
 
-    def _named(self, store: BookingStore, booking_id: str) -> Booking:
+    def _load_chosen(self, store: BookingStore, booking_id: str) -> Booking:
         booking = store.booking(booking_id)
         if booking.owner != store.person:
             raise Refused(
@@ -263,7 +267,7 @@ class LaunchBooking:
         return [one for one in self._view.bookings if one.owner != self._person]
 
     def _others(self, start: datetime, end: datetime) -> dict[str, Booking]:
-        return in_the_way(self._not_mine(), start, end)
+        return first_bookings(self._not_mine(), start, end)
 
     def _names(self, slots: Sequence[str]) -> str:
         return name_slots(slots, self._view.slots)
@@ -272,16 +276,16 @@ class LaunchBooking:
         return "" if self._view.is_live else f" That is {age(self._view, self._now())}."
 
     def _unknown(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """A warning where the calendar cannot be asked."""
+        """A warning if the calendar is unavailable."""
         if self._view.is_live or not taken:
             return ()
         known = age(self._view, self._now()) or "nothing of it is known here"
         return (bookings.check_calendar_unavailable(self._names(taken), known, self._view.why),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """What is to be said of GPUs that were not booked."""
+        """The check of GPUs that were not booked."""
         names = self._names(taken)
-        later = clashing(taken, self._others(self._start, self._start + self._wanted.proposed))
+        later = clashing_bookings(taken, self._others(self._start, self._start + self._wanted.proposed))
         if later:
             first = min(later, key=lambda one: one.booking.start).booking
             when = f"{span(first.start, first.end, self._zone)} ({self._zone})"
@@ -291,24 +295,24 @@ class LaunchBooking:
         return (bookings.check_not_booked(names),)
 
     def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reserved:
-        """On a booking that is there, made longer where more was asked for."""
+        """Uses an existing booking, extended if the user wants more time."""
         wanted = self._wanted.length
         if wanted is not None and booking.end < self._start + wanted:
             old = booking.end
             booking = self._calendar.store().change(booking.id, end=self._start + wanted)
             self._extended = booking.id, old
-        self._links = booking.id, run_id if self._with is not None else ""
+        self._used = booking.id, run_id if self._chosen is not None else ""
         if self._view.is_live:
             self._claim(booking, run_id)
         end = until(self._start, booking.end, self._zone)
-        line = bookings.check_in_booking(self._names(to_book(taken)), booking.title, end)
+        line = bookings.check_in_booking(self._names(slots_to_book(taken)), booking.title, end)
         return Reserved(
             (*self._unknown(taken), line), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
         )
 
     def _claim(self, booking: Booking, run_id: str) -> None:
-        """At once, before anything runs: whoever looks meanwhile would free it as one that stayed idle, or let go of it
-        as of one whose earlier run has ended."""
+        """Marks the booking before the run begins, so that no other desktop releases it as idle, or as one whose
+        earlier run has ended."""
         store = self._calendar.store()
         try:
             if booking.run_id not in (None, run_id):
@@ -317,7 +321,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # freed as idle since the look: others may have its GPUs
+            if error.code == "ended":  # freed as idle meanwhile: others may have its GPUs
                 raise
             self._on_trouble(error)
 
@@ -327,15 +331,14 @@ class LaunchBooking:
         store = self._calendar.store()
         store.remember_slots(slots_of(self._known, is_private=store.is_private))
         start = self._start if start_at is not None else store.now()
-        draft = Draft(name, to_book(taken), start, start + length, self._zone, run_id=run_id)
+        draft = Draft(name, slots_to_book(taken), start, start + length, self._zone, run_id=run_id)
         self._made = booking = store.book(draft)
-        self._links = booking.id, run_id
+        self._used = booking.id, run_id
         line = bookings.check_newly_booked(self._names(booking.gpus), until(start, booking.end, self._zone))
         return Reserved((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
-        """The same GPUs as soon as they are free; nothing while the database is away, or where none may hold them for
-        so long."""
+        """The next free time of the same GPUs; empty if it is unknown, or the rules forbid that length."""
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
             return self._calendar.store().find(wish, 1, self._zone)
@@ -349,17 +352,3 @@ class LaunchBooking:
         length = command_length(first.end - first.start)
         command = f'torchyard run {self._file} --at "{command_time(first.start, self._zone)}" --book {length}'
         return f"{conflict.way_out(self._view.slots)} `{command}` books that and starts then."
-
-
-def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
-    """Lets go of a booking that was made for a run which has ended, or shortens it; None where it stays as it is.
-
-    Raises what the store raises.
-    """
-    now = store.now()
-    if booking.run_id is None or not booking.is_live or booking.end <= now:
-        return None
-    end = keeps_until(booking, state, moment_of(ended) or now, keep)
-    if end is None or end <= max(now, booking.start):  # also of a run that ended before its booking began
-        return store.release(booking.id)
-    return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

@@ -1,4 +1,4 @@
-"""What the calendar holds, as values. Times are aware datetimes in UTC, in whole seconds; a zone is an IANA name."""
+"""Values of the calendar. Times are aware datetimes in UTC, in whole seconds; zones are IANA names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USUAL_LENGTH = timedelta(hours=8)
 
 
 class State(StrEnum):
-    """Of a booking. A booked one becomes active when its GPUs are seen in use, or its run begins."""
+    """State of a booking. BOOKED becomes ACTIVE when its GPUs are in use, or its run begins."""
 
     BOOKED = "booked"
     ACTIVE = "active"
@@ -26,7 +26,7 @@ class State(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether it keeps its GPUs from others."""
+        """Whether the booking still holds its GPUs."""
         return self in (State.BOOKED, State.ACTIVE)
 
 
@@ -47,7 +47,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """As commands name it: `gpu-b:2`, `big-cpu:cpu`."""
+        """Its name in commands: `gpu-b:2`, `big-cpu:cpu`."""
         return f"{self.host}:{'cpu' if self.index is None else self.index}"
 
     def sort_key(self) -> tuple[str, int, str]:
@@ -55,18 +55,18 @@ class Slot:
 
 
 def cpu_slot(host: str) -> Slot:
-    """The slot of a host that has no GPU."""
+    """The CPU slot of a host without GPUs."""
     return Slot(f"{host}:cpu", host, None)
 
 
 def is_cpu_id(slot_id: str) -> bool:
-    """Whether a slot's id is that of a CPU slot, which costs no GPU-hours."""
+    """Whether it is the ID of a CPU slot, which costs no GPU-hours."""
     return slot_id.endswith(":cpu")
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A booking that somebody wants. `owner` None is whoever asks."""
+    """A requested booking. Without `owner` it is for the user of the store."""
 
     title: str
     gpus: tuple[str, ...]
@@ -78,7 +78,7 @@ class Draft:
     run_id: str | None = None
     stop_at_end: bool = False
     uid: str = ""
-    """Of the calendar entry that it was imported from."""
+    """UID of the calendar event that it was imported from."""
 
     @property
     def interval(self) -> Interval:
@@ -87,14 +87,14 @@ class Draft:
 
 @dataclass(frozen=True)
 class Booking:
-    """One action of one person: a group of GPUs for one interval, changed together or not at all."""
+    """GPUs reserved for one owner and interval, which are changed together."""
 
     id: str
     owner: str
     title: str
     purpose: str
     gpus: tuple[str, ...]
-    """Slot ids, sorted."""
+    """Slot IDs, sorted."""
     start: datetime
     end: datetime
     zone: str
@@ -105,17 +105,17 @@ class Booking:
     run_id: str | None = None
     stop_at_end: bool = False
     let_go_at: datetime | None = None
-    """When it was released, cancelled or found unused, before its end."""
+    """When it was released, cancelled or freed as unused, before its end."""
     uid: str = ""
 
     @property
     def until(self) -> datetime:
-        """When it ends or ended: never before its start."""
+        """Its actual end, which is never before its start."""
         return self.end if self.let_go_at is None else min(self.end, max(self.start, self.let_go_at))
 
     @property
     def interval(self) -> Interval:
-        """The time that it takes, or took, from others."""
+        """The time in which it holds or held its GPUs."""
         return Interval(self.start, self.until)
 
     @property
@@ -134,7 +134,7 @@ class Booking:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Booking:
-        """Of what `to_json` made. Raises ValueError, KeyError or TypeError for anything else."""
+        """The inverse of `to_json`. Raises ValueError, KeyError or TypeError for other data."""
         times = {name: from_rfc3339(data[name]) for name in ("start", "end", "created", "changed")}
         let_go = data["let_go_at"]
         return Booking(
@@ -150,7 +150,7 @@ class Booking:
 
 @dataclass(frozen=True)
 class Series:
-    """Bookings that repeat: the rule (RFC 5545 RRULE) and the first one, in the zone that it is expanded in."""
+    """Repeated bookings: an RRULE of RFC 5545, and the first booking, in the zone of the rule."""
 
     id: str
     owner: str
@@ -164,7 +164,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Login:
-    """Whom a UNIX user on hosts stands for. Shared logins (`ubuntu`) have several entries."""
+    """The person of a UNIX user on hosts. A shared login (`ubuntu`) has several entries."""
 
     host_pattern: str
     user: str
@@ -172,9 +172,9 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """The persons that a login of a host may be; none where the table does not say.
+    """The persons that a login of a host may stand for; empty if unknown.
 
-    A login stands for the person of that name only where the table names neither of them, on any host.
+    A login that the table does not mention at all stands for the person of the same name.
     """
     entries = tuple(logins)
     found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
@@ -185,7 +185,7 @@ def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]
 
 @dataclass(frozen=True)
 class Use:
-    """A GPU was in use by somebody for a time. `person` is empty where nobody knows."""
+    """A GPU was in use. `person` is empty if unknown."""
 
     gpu: str
     host: str
@@ -201,7 +201,7 @@ class Use:
 
 @dataclass(frozen=True)
 class IdleEvidence:
-    """An agent saw a booking's GPUs idle from `idle_since` up to `seen_at`, with no live run on them."""
+    """A booking's GPUs were idle from `idle_since` to `seen_at`, with no live run on them."""
 
     booking_id: str
     idle_since: datetime
@@ -211,7 +211,7 @@ class IdleEvidence:
 
 @dataclass(frozen=True)
 class Position:
-    """An entry of the calendar's log of changes. The token tells this log from an older or another one."""
+    """A position in the change log. The token identifies the entry, also after a restored backup."""
 
     seq: int
     token: str
@@ -219,7 +219,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Changes:
-    """Bookings as they are now that have changed since a position, and the IDs of those that are gone."""
+    """The current state of bookings that changed since a position, and the IDs of deleted ones."""
 
     position: Position
     bookings: tuple[Booking, ...]
@@ -227,7 +227,7 @@ class Changes:
 
 
 def whole_seconds(moment: datetime) -> datetime:
-    """The same moment in UTC, less what is below a second: how stores keep times."""
+    """The moment in UTC without fractions of a second, as stores keep times."""
     return moment.astimezone(UTC).replace(microsecond=0)
 
 
@@ -253,8 +253,8 @@ def _to_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def normal(draft: Draft) -> Draft:
-    """With its GPUs sorted and each once, its times in UTC and whole seconds, and no space around its title."""
+def normalized(draft: Draft) -> Draft:
+    """Normalizes a draft: GPUs sorted and unique, times in UTC and whole seconds, title stripped."""
     return replace(
         draft,
         title=draft.title.strip(),

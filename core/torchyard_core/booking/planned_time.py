@@ -1,6 +1,6 @@
-"""For when a topology is planned: what "free" means where one draws, and who has which GPU booked then.
+"""The time for which a topology is planned, and who has which GPU booked then.
 
-The window needs it for its first picture: what weighs more is imported where bookings are looked at.
+The window imports it at its start, so that it imports only light modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOW = "now"
 
 @dataclass(frozen=True)
 class PlannedTime:
-    """`start` None is now, and moves along with the clock."""
+    """A start and a length. `start` None means now, and moves with the clock."""
 
     start: datetime | None = None
     length: timedelta = USUAL_LENGTH
@@ -35,7 +35,7 @@ class PlannedTime:
         return Interval(start, start + self.length)
 
     def at(self, now: datetime) -> PlannedTime:
-        """The same, as it is meant at `now`: a time that has come is now."""
+        """The same at `now`: a start that has passed becomes None."""
         return replace(self, start=None) if self.start is not None and self.start <= now else self
 
     def words(self, now: datetime, zone: str) -> str:
@@ -44,21 +44,21 @@ class PlannedTime:
         return f"{start}, {hours_of(self.length)}"
 
     def start_words(self, zone: str) -> str:
-        """The start as it can be read again: `now`, `2026-11-24 09:00` of the zone."""
+        """The start for an input field: `now`, `2026-11-24 09:00` in the zone."""
         return NOW if self.start is None else wall_clock(self.start, zone, "%Y-%m-%d %H:%M")
 
     @property
     def length_words(self) -> str:
-        """The length as it can be read again: `8h`."""
+        """The length for an input field: `8h`."""
         return command_length(self.length)
 
     def to_text(self) -> str:
-        """To be kept: `now 8h`, `2026-11-24T08:00:00+00:00 8h`."""
+        """For settings: `now 8h`, `2026-11-24T08:00:00+00:00 8h`."""
         return f"{self.start.astimezone(UTC).isoformat() if self.start else NOW} {self.length_words}"
 
 
 def from_text(text: str) -> PlannedTime:
-    """What `to_text` wrote; the usual time where it cannot be read."""
+    """The inverse of `to_text`; the default for invalid text."""
     start, _, lasts = text.partition(" ")
     try:
         wanted = _length(lasts)
@@ -68,7 +68,7 @@ def from_text(text: str) -> PlannedTime:
 
 
 def read_planned(start: str, lasts: str, zone: str, now: datetime) -> PlannedTime:
-    """What somebody writes: `now`, `tomorrow 9`, `+2h`; and for how long. Raises Refused, `bad_time` or `past`."""
+    """Parses user input: a start (`now`, `tomorrow 9`, `+2h`) and a length. Raises Refused, `bad_time` or `past`."""
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):
         return PlannedTime(None, wanted)
@@ -87,25 +87,25 @@ def _length(text: str) -> timedelta:
 
 @dataclass(frozen=True)
 class BookedThen:
-    """By slot, the first live booking that touches the planned time: others' and one's own."""
+    """The first live booking of each slot that overlaps the planned time: others' and the user's own."""
 
     others: Mapping[str, Booking] = field(default_factory=dict)
     own: Mapping[str, Booking] = field(default_factory=dict)
 
 
 def booked_then(bookings: Iterable[Booking], person: str, when: Interval) -> BookedThen:
-    """Who has what in that time."""
-    from torchyard_core.booking.launch_availability import in_the_way
+    """The bookings that overlap the time."""
+    from torchyard_core.booking.launch_availability import first_bookings
 
     known = list(bookings)
     return BookedThen(
-        in_the_way([one for one in known if one.owner != person], when.start, when.end),
-        in_the_way([one for one in known if one.owner == person], when.start, when.end),
+        first_bookings([one for one in known if one.owner != person], when.start, when.end),
+        first_bookings([one for one in known if one.owner == person], when.start, when.end),
     )
 
 
 def when_booked(booking: Booking, start: datetime, zone: str) -> str:
-    """`until 18:00` of one that has begun at `start`, else `from 14:00 to 18:00`; with days that are others."""
+    """`until 18:00` for a booking that has begun at `start`, else `from 14:00 to 18:00`; other days are named."""
     end = until(start, booking.end, zone)
     if booking.start <= start:
         return f"until {end}"

@@ -1,4 +1,4 @@
-"""Bookings that repeat: RFC 5545 rules, expanded on the wall clock of their own zone.
+"""Expansion of RFC 5545 recurrence rules on the wall clock of their zone.
 
 Weekly 09:00 in Berlin is 08:00Z in winter and 07:00Z in summer. Each occurrence lasts as long as the first does in
 UTC, so it costs the same GPU-hours on every night of the year.
@@ -17,7 +17,7 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.time_parser import to_utc, zone_of
 
 AT_MOST = 500
-"""Occurrences of one series."""
+"""Limit of the occurrences of one series."""
 _KEYS = frozenset(
     [
         "FREQ",
@@ -35,7 +35,7 @@ _KEYS = frozenset(
 )
 _FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 LONGEST_YEARS = 50
-"""Of a series."""
+"""Limit of the length of a series."""
 _LATE = 9900
 _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 
@@ -43,18 +43,20 @@ _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 def occurrences(
     rule: str, start: datetime, end: datetime, zone: str, until: datetime, at_most: int = AT_MOST
 ) -> tuple[Interval, ...]:
-    """The times of a series, in UTC, the first included. Those of a rule without COUNT and UNTIL begin by `until`; of
-    any other rule all are given.
+    """The times of a series in UTC, including the first.
 
-    Raises Refused for a rule that cannot be read, one finer than a day, one whose occurrences overlap each other, or
-    one that has more than `at_most`, or that has not ended after LONGEST_YEARS.
+    Occurrences of a rule without COUNT and UNTIL begin by `until`; other rules are expanded completely.
+
+    Raises:
+        Refused: The rule is invalid or finer than a day, its occurrences overlap, are more than `at_most`, or do not
+            end within LONGEST_YEARS.
     """
     local = start.astimezone(zone_of(zone)).replace(tzinfo=None)
     last = None if has_end(rule) else until.astimezone(zone_of(zone)).replace(tzinfo=None)
     duration = end - start
     found: list[Interval] = []
     for wall_clock in _wall_clocks(rule, local, zone, last):
-        # The first keeps its very moment: in the hour that an autumn night has twice, it may be the second.
+        # The first keeps its exact moment: of a local time that occurs twice it may be the second.
         begin = start.astimezone(UTC) if wall_clock == local else to_utc(wall_clock, zone)
         if found and begin < found[-1].end:
             raise Refused(
@@ -75,15 +77,15 @@ def occurrences(
 
 
 def has_end(rule: str) -> bool:
-    """Whether the rule says how often, or until when. Raises Refused for one that cannot be read."""
+    """Whether the rule has a COUNT or UNTIL. Raises Refused for an invalid rule."""
     return not {"COUNT", "UNTIL"}.isdisjoint(_parts(rule))
 
 
 def _wall_clocks(text: str, start: datetime, zone: str, last: datetime | None) -> Iterator[datetime]:
-    """The rule's times on the wall clock, in order, up to `last`; None is the rule's own end.
+    """The rule's wall-clock times in order up to `last`, or up to the rule's own end if it is None.
 
-    dateutil looks for the next time of a rule that never comes true (30 February) up to the year 9999, for seconds.
-    The calendar repeats every 400 years, weekdays included, so the rule is expanded where little of it is left.
+    For a rule without occurrences (30 February) dateutil searches up to the year 9999, which takes seconds. The
+    calendar repeats every 400 years, weekdays included, so the rule is shifted to where few years are left.
     """
     parts = _parts(text)
     until, counted = parts.pop("UNTIL", None), "COUNT" in parts
@@ -133,7 +135,7 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _until(text: str, zone: str) -> datetime:
-    """On the zone's wall clock: RFC 5545 gives it in UTC, as a date, or as a time of the zone."""
+    """UNTIL on the zone's wall clock; RFC 5545 allows UTC, a date, or a local time."""
     if re.fullmatch(r"\d{8}", text):
         return datetime.strptime(text + "235959", "%Y%m%d%H%M%S")
     if text.endswith("Z"):

@@ -1,12 +1,15 @@
-"""Bookings end with the runs that they were made for: done by the desktop that saw the end, else by the next one."""
+"""The end of bookings with the runs that they were made for.
+
+The desktop that saw the end of the run does it, else the next one that connects.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
 
-from torchyard_core.booking.launch_booking import end_of_run
-from torchyard_core.booking.model import Booking
+from torchyard_core.booking.launch_availability import keeps_until, moment_of
+from torchyard_core.booking.model import Booking, whole_seconds
 from torchyard_core.booking.store import BookingStore
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.runs.history import History
@@ -18,10 +21,10 @@ AHEAD = timedelta(days=400)
 def end_bookings(
     store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
 ) -> tuple[Booking, ...]:
-    """Lets go of one's own bookings that were made for runs which have ended, by what these hosts and this desktop's
-    history know of them. `keep`: how long a failed run keeps its GPUs, None to the booking's end.
+    """Releases the user's bookings whose runs have ended, as known from these hosts and this desktop's history.
 
-    Raises what the store raises.
+    Args:
+        keep: How long a failed run keeps its GPUs; None until the booking's end.
     """
     now = store.now()
     own = store.bookings(now, now + AHEAD, owner=store.person, live=True)
@@ -32,7 +35,7 @@ def end_bookings(
     over: dict[str, dict[str, tuple[str, str]]] = {}
     in_use: set[str] = set()
     for run in list_runs(links, history):
-        # Also a run that was launched on the booking of an earlier one.
+        # A run may also use the booking of an earlier one.
         booking = made_for.get(run.run_id) or by_id.get(run.booking)
         if booking is None:
             continue
@@ -46,8 +49,19 @@ def end_bookings(
     for booking_id in sorted(over.keys() - in_use):
         booking = by_id[booking_id]
         if booking.run_id not in over[booking_id]:
-            continue  # it was taken over by a run that nobody here has heard of yet
+            continue  # its current run is not known here yet
         ended, state = max(over[booking_id].values())
         if (after := end_of_run(store, booking, state, ended, keep)) is not None:
             changed.append(after)
     return tuple(changed)
+
+
+def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
+    """Releases or shortens a booking whose run has ended. Returns None if it stays unchanged."""
+    now = store.now()
+    if booking.run_id is None or not booking.is_live or booking.end <= now:
+        return None
+    end = keeps_until(booking, state, moment_of(ended) or now, keep)
+    if end is None or end <= max(now, booking.start):  # the run may have ended before its booking began
+        return store.release(booking.id)
+    return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

@@ -1,4 +1,4 @@
-"""GPUs as people and commands name them: `gpu-b:2`, `gpu-b:0-3`, `gpu-b:*`, `big-cpu:cpu`, or a UUID."""
+"""Slots of a fleet, and their names: `gpu-b:2`, `gpu-b:0-3`, `gpu-b:*`, `big-cpu:cpu`, or a UUID."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.topology.host_facts import HostFacts
 
 
 def slots_named(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The slots of a list by commas or spaces, each once, in their order. Raises Refused for what is not there."""
+    """The slots named in a list separated by commas or spaces, sorted and unique. Raises Refused for unknown names."""
     named: dict[str, Slot] = {}
     for word in _words(text):
         for slot in _named(word, slots):
@@ -24,7 +24,7 @@ def slots_named(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
 
 
 def name_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
-    """`gpu-b:2-5, gpu-c:cpu`; one that no host has any more by its id."""
+    """`gpu-b:2-5, gpu-c:cpu`; an unknown slot is named by its ID."""
     known = {slot.id: slot for slot in slots}
     wanted = list(ids)
     parts: list[str] = []
@@ -42,7 +42,7 @@ def name_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Splits at commas and spaces; `gpu-b:0,2` goes on with the host that was named last."""
+    """Splits at commas and spaces; in `gpu-b:0,2` the last host applies to `2`."""
     words: list[str] = []
     host = ""
     for word in re.split(r"[,\s]+", text.strip()):
@@ -86,7 +86,7 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
 
 
 def name_slots_of(slots: Sequence[Slot]) -> str:
-    """These slots, named."""
+    """The names of these slots."""
     return name_slots([slot.id for slot in slots], slots)
 
 
@@ -101,9 +101,9 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:
-    """Every GPU of the hosts that were looked at, and the one CPU slot of those without.
+    """All GPUs of the checked hosts, and one CPU slot for each of them without GPUs.
 
-    The CPUs of *this computer* are left out of a team's calendar: everybody's computer is called so.
+    A team's calendar leaves out the CPUs of *this computer*, a name that every member's computer has.
     """
     found: list[Slot] = []
     for host in hosts:

@@ -1,4 +1,4 @@
-"""Times as people write them, in the zone that they live in."""
+"""Times, dates and lengths as users write them, and their time zone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_core.formatting import wall_clock
 from torchyard_core.problems import did_you_mean
 
 END_OF_TIME = 3000
-"""Weeks and days of what is later than any booking need not be counted."""
+"""Year; all bookings end before it."""
 _PART = r"(\d+(?:\.\d+)?)\s*(weeks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|m)"
 _LENGTH = re.compile(rf"\+?\s*{_PART}(?:\s*{_PART})*")
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes"}
@@ -26,7 +26,7 @@ _CLOCK = re.compile(
     r"(?:\s*(?P<suffix>am|pm))?"
 )
 _LONGEST = 60
-"""Letters of a time."""
+"""Length limit of a time in characters."""
 _TIME_HINT = (
     "Write 2026-11-23 09:00, tomorrow 9, fri 17:00, next monday 9:00, 25.11. 14:00, Nov 25 9pm, 18:30, 내일 9시, +4h, "
     "or 2026-11-23T09:00:00Z."
@@ -48,7 +48,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def local_zone() -> str:
-    """This computer's zone by its IANA name; UTC where it cannot be told."""
+    """The IANA name of this computer's zone; UTC if unknown."""
     named = os.environ.get("TZ", "").lstrip(":")
     candidates = [named] if named else []
     link = Path("/etc/localtime")
@@ -64,21 +64,23 @@ def local_zone() -> str:
 
 
 def to_utc(local: datetime, zone: str) -> datetime:
-    """A wall-clock time of the zone. One that a spring night skips is taken as if the clocks had not been put forward
-    (02:30 becomes 03:30); of one that an autumn night has twice, the first: RFC 5545, 3.3.5."""
+    """A wall-clock time of the zone, in UTC.
+
+    A time that is skipped when clocks go forward is counted as if they had not (02:30 becomes 03:30); of a time that
+    occurs twice, the first: RFC 5545, 3.3.5.
+    """
     return local.replace(tzinfo=zone_of(zone), fold=0).astimezone(UTC)
 
 
 def instants(local: datetime, zone: str) -> tuple[datetime, ...]:
-    """The moments, in UTC, at which clocks of the zone show `local`: one; none where a spring night skips it; two where
-    an autumn night has it twice."""
+    """The moments in UTC of a local time: one, none if clocks skip it, or two if it occurs twice that night."""
     place = zone_of(zone)
     moments = {local.replace(tzinfo=place, fold=fold).astimezone(UTC) for fold in (0, 1)}
     return tuple(sorted(one for one in moments if one.astimezone(place).replace(tzinfo=None, fold=0) == local))
 
 
 def instant(local: datetime, zone: str) -> datetime:
-    """The one moment of `instants`. Raises Refused where there is none, or two."""
+    """The only moment of `instants`. Raises Refused if there is none, or two."""
     found = instants(local, zone)
     if len(found) == 1:
         return found[0]
@@ -111,8 +113,11 @@ def length(text: str) -> timedelta:
 
 
 def moment(text: str, zone: str, now: datetime) -> datetime:
-    """RFC 3339, or of the zone: `2026-11-23 09:00`, `2026-W48-1 9:00`, `tomorrow 9`, `18:30` (today), a date in words
-    (date_words), or `now`, `+4h`. Raises Refused, also for a time that does not exist or exists twice."""
+    """Parses a time: RFC 3339, `now`, `+4h`, or a local time of the zone.
+
+    Local times are `2026-11-23 09:00`, `2026-W48-1 9:00`, `tomorrow 9`, `18:30` (today), or a date in words.
+    Raises Refused, also for a local time that does not exist or occurs twice.
+    """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     try:
         if words == "now":
@@ -136,8 +141,11 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
 
 
 def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime:
-    """The end of what begins at `start`. A length (`+4h`, `4h`) counts from the start, a time of day alone is the first
-    after it, and all else counts from now, as a start does. Raises Refused."""
+    """Parses the end of an interval that begins at `start`. Raises Refused.
+
+    A length (`+4h`, `4h`) counts from the start, and a time of day means the first one after it. Other texts are read
+    as by `moment`.
+    """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     if _LENGTH.fullmatch(words):
         return moment(f"+{words.removeprefix('+')}", zone, start)
@@ -161,7 +169,7 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
         day = _date(match["date"] or "today", local, clock)
         return instant(_at(day, clock), zone)
     try:
-        # A day begins at its first moment, also where clocks are changed at midnight.
+        # A day begins at its first moment, also where clocks change at midnight.
         return to_utc(datetime.combine(_date(words, local, None), time()), zone)
     except ValueError:
         if match and match["date"] and int(match["hour"]) <= 24:  # `tomorrow 9`
@@ -172,7 +180,7 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
 
 
 def _is_clock(match: re.Match[str]) -> bool:
-    """Whether it is a time of day for certain: a number alone may be a part of a date."""
+    """Whether it is surely a time of day; a number alone may be part of a date."""
     return any(match[name] for name in ("half", "minute", "o_clock", "suffix"))
 
 
@@ -209,7 +217,7 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
 
 
 RECENT = timedelta(days=90)
-"""A date without a year that passed less than this ago is that one, not next year's."""
+"""A date without a year that passed less than this ago is not next year's."""
 _WEEKDAY = (
     r"(?:mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?"
     r"|[월화수목금토일]요일)"
@@ -254,7 +262,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")
             return found
-    if match := _NUMBERS.fullmatch(text):  # dateparser takes 1.11. for a time of day
+    if match := _NUMBERS.fullmatch(text):  # dateparser reads 1.11. as a time of day
         return _of_numbers(int(match["day"]), int(match["month"]), match["year"], today)
     if match := _WITH_WEEKDAY.fullmatch(text):
         found = _dated(match["date"], now, clock)

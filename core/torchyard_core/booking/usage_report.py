@@ -1,4 +1,4 @@
-"""Looking back: GPU-hours booked, used and idle, by person, host or week."""
+"""Usage report: GPU-hours booked, used and idle, by person, host or week."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class UsageRow:
     key: str
     booked_h: float
     used_h: float
-    """In use, booked or not."""
+    """Hours in use, booked or not."""
     idle_h: float
-    """Booked by somebody, and in use by nobody."""
+    """Booked, and not in use."""
     unbooked_h: float
-    """In use by somebody who had not booked it."""
+    """Hours in use by a person without a booking."""
 
 
 def usage(
@@ -45,10 +45,9 @@ def usage(
     by: By = "person",
     zone: str = "UTC",
 ) -> tuple[UsageRow, ...]:
-    """The rows, sorted by key. A booking counts up to when it was let go; hours are those of the clock in UTC. What is
-    still to come is booked, and not idle.
+    """The rows, sorted by key. Bookings count up to their release; future time counts as booked, not as idle.
 
-    Somebody's use of a GPU that is booked by another counts as unbooked. CPU slots count nothing.
+    Use of a GPU that another person has booked counts as unbooked. CPU slots do not count.
     """
     if by not in get_args(By):
         raise UsageError(f"usage is shown by {', '.join(get_args(By))}, not by `{by}`", code="wrong_value")
@@ -73,7 +72,7 @@ def usage(
 
 
 def to_csv(rows: Iterable[UsageRow], by: By) -> str:
-    """With a heading; hours with two digits; CRLF, as RFC 4180 has it."""
+    """CSV by RFC 4180 with a heading; hours with two decimals."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([by, "booked_gpu_hours", "used_gpu_hours", "idle_gpu_hours", "unbooked_gpu_hours"])
@@ -84,7 +83,7 @@ def to_csv(rows: Iterable[UsageRow], by: By) -> str:
 
 
 def _harmless(word: str) -> str:
-    """Spreadsheets run what begins like a formula."""
+    """Quotes text that spreadsheets would run as a formula."""
     return f"'{word}" if word.startswith(("=", "+", "-", "@", "\t")) else word
 
 

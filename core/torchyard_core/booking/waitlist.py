@@ -1,4 +1,4 @@
-"""The waitlist: who waits for which GPUs, served in order as GPUs become free."""
+"""Entries of the waitlist, and the order in which they are served."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_core.booking.zone_weeks import by_week
 
 @dataclass(frozen=True)
 class Waiting:
-    """One who waits. `state`: waiting, booked (then `booking_id`), withdrawn."""
+    """An entry of the waitlist. `state`: waiting, booked (with `booking_id`), withdrawn."""
 
     id: str
     owner: str
@@ -30,7 +30,7 @@ class Waiting:
     booking_id: str | None = None
 
 
-def in_order(
+def assign_places(
     waiting: Iterable[Waiting],
     slots: Sequence[Slot],
     busy: Busy,
@@ -38,8 +38,12 @@ def in_order(
     rules: Rules,
     hours: Mapping[str, Mapping[datetime, float]],
 ) -> tuple[tuple[Waiting, Fit], ...]:
-    """Who gets what, first come first served. A place that somebody earlier gets is taken for everybody after; one that
-    the rules do not let somebody have is kept for nobody. `hours`: GPU-hours of each who waits, by start of the week.
+    """The places for waiting entries, first come, first served.
+
+    A place that the rules do not allow for an entry stays free for the next ones.
+
+    Args:
+        hours: GPU-hours of each owner, by start of the week.
     """
     taken = {gpu: list(intervals) for gpu, intervals in busy.items()}
     has = {person: dict(weeks) for person, weeks in hours.items()}
@@ -76,7 +80,7 @@ def wish_to_json(wish: Wish) -> dict[str, Any]:
 
 
 def wish_from_json(data: Any) -> Wish:
-    """Raises ValueError for anything that `wish_to_json` does not make."""
+    """The inverse of `wish_to_json`. Raises ValueError for other data."""
     try:
         wish = Wish(
             **{

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.model import Booking, Draft, Slot, normal
+from torchyard_core.booking.model import Booking, Draft, Slot, normalized
 from torchyard_core.booking.rules.quota import gpu_hours
 from torchyard_core.booking.rules.refusal import Circumstances, check_owner, find_refusal
 from torchyard_core.booking.rules.team_rules import Rules
@@ -46,7 +46,7 @@ def refusal(known: Known, draft: Draft, of: Booking | None = None) -> Refused | 
     """Why `draft` cannot be booked, or why `of` cannot be changed into it; None if nothing is known against it."""
     if known.away:
         return Refused(known.away, code="store_away")
-    draft = normal(draft)
+    draft = normalized(draft)
     if of is not None and (refused := check_owner(of, known.person, is_admin=known.is_admin)):
         return refused
     hours = _hours(known, known.person if of is None else of.owner, of)

@@ -1,4 +1,4 @@
-"""A real PostgreSQL of the tests' own: a temporary cluster on a free port, run by an unprivileged user."""
+"""A temporary PostgreSQL cluster for tests, on a free port, run by an unprivileged user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchyard_core.booking.store.tables import HEAD
 ADMIN = "ada"
 MEMBERS = ("kim", "lee")
 RAW_NOW = "2031-01-06T08:00Z"
-"""What the rules take for now in raw SQL: `teams.NOW`."""
+"""The current time of the rules in raw SQL: `teams.NOW`."""
 _TEST_CLOCK = """
     CREATE OR REPLACE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, torchyard, pg_temp AS
@@ -35,11 +35,11 @@ host all all 127.0.0.1/32 scram-sha-256
 
 
 class NoPostgres(Exception):
-    """There is no PostgreSQL on this machine."""
+    """Raised when PostgreSQL is not installed."""
 
 
 def bindir() -> Path:
-    """Where the server's programs are. Raises NoPostgres."""
+    """The folder of the server's programs. Raises NoPostgres."""
     found = [
         *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
         Path(shutil.which("initdb") or "/").parent,
@@ -52,7 +52,7 @@ def bindir() -> Path:
 
 @dataclass
 class Cluster:
-    """A running server. Its superuser is `owner`; on its socket everybody is who they say they are."""
+    """A running server. Its superuser is `owner`; connections over its socket need no password."""
 
     folder: Path
     port: int
@@ -62,11 +62,11 @@ class Cluster:
         return f"postgresql+psycopg://{person}@/{database}?host={self.folder}&port={self.port}"
 
     def tcp_url(self, person: str, database: str) -> str:
-        """The way that asks for a password."""
+        """The URL over TCP, which needs a password."""
         return f"postgresql+psycopg://{person}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, person: str, database: str) -> psycopg.Connection:
-        """Raw SQL, each statement committed."""
+        """A connection for raw SQL that commits each statement."""
         return psycopg.connect(
             host=str(self.folder),
             port=self.port,
@@ -77,7 +77,7 @@ class Cluster:
         )
 
     def empty(self) -> str:
-        """The team's database, with the calendar as it was set up: a new database for each test takes a second."""
+        """Empties the team's database to its state after setup; a new database would take a second for each test."""
         with self.connect("owner", "team") as connection:
             connection.execute(
                 "TRUNCATE gpus, series, bookings, booking_gpus, waitlist, uses, idle_evidence, rules, logins,"
@@ -99,7 +99,7 @@ class Cluster:
 
 @contextmanager
 def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
-    """Starts one, with a database `team` that has the calendar, two members and an admin; ends it and its files."""
+    """Starts a server whose database `team` has the calendar, two members and an admin; removes it at the end."""
     programs = bindir()
     folder = Path(tempfile.mkdtemp(prefix="torchyard-pg-"))
     made = Cluster(folder, free_port(), {})
@@ -129,7 +129,7 @@ def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """initdb refuses to run as root."""
+    """The user for initdb, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

@@ -1,4 +1,4 @@
-"""Two stores for every test of the calendar: a SQLite file, and a database of a real PostgreSQL."""
+"""Fixtures: a calendar in an SQLite file, and in a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.booking.teams import Clock, Team
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster]:
-    """One server for the session. With CI=true its absence is a failure, elsewhere it skips."""
+    """One server for the session. Tests skip without PostgreSQL, and fail with CI=true."""
     try:
         with cluster() as running:
             yield running
@@ -31,7 +31,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def team(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Team]:
-    """A calendar of each kind, with eight GPUs on two hosts and one host without."""
+    """A calendar of each kind, with eight GPUs on two hosts, and a host without GPUs."""
     if request.param == "sqlite":
         made = Team(clock, None, f"sqlite:///{tmp_path / 'bookings.sqlite3'}")
     else:
@@ -44,7 +44,7 @@ def team(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterat
 
 @pytest.fixture
 def database_team(postgres: Cluster, clock: Clock) -> Iterator[Team]:
-    """A calendar in PostgreSQL alone."""
+    """A calendar in PostgreSQL."""
     made = Team(clock, postgres, postgres.empty())
     made.open("kim").remember_slots(made.slots)
     yield made

@@ -1,4 +1,4 @@
-"""A team of the tests: persons who open one calendar, GPUs, and a clock that stands still until it is moved."""
+"""A team for tests: several users of one calendar, GPUs, and a manual clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.booking.model import Draft, Slot, cpu_slot
 from torchyard_core.booking.store import BookingStore, open_store
 
 NOW = datetime(2031, 1, 6, 8, 0, tzinfo=UTC)
-"""A Monday. Later than any real clock, as PostgreSQL guards the past by its own; its rules go by the test's clock."""
+"""A Monday after any real time, because PostgreSQL protects the past by its own clock; rules use the test's clock."""
 SLOTS = (
     *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
     *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),
@@ -23,7 +23,7 @@ SLOTS = (
 
 
 class Clock:
-    """Tells the time that it was set to."""
+    """A clock with a settable time."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -37,7 +37,7 @@ class Clock:
 
 
 def open_at(url: str, person: str, clock: Callable[[], datetime]) -> BookingStore:
-    """A calendar that goes by `clock`, in the rules of a test cluster's database too."""
+    """Opens a calendar with `clock`, also for the rules in the database of a test cluster."""
     store = open_store(url, person, clock=clock, own_time=True)
     if not store.is_private:
 
@@ -50,7 +50,7 @@ def open_at(url: str, person: str, clock: Callable[[], datetime]) -> BookingStor
 
 @dataclass
 class Team:
-    """Opens the calendar as one of its persons. `place` is a URL of SQLite, or a database of the server."""
+    """Opens the calendar as different users. `place` is an SQLite URL, or a database of the server."""
 
     clock: Clock
     server: Cluster | None
@@ -72,7 +72,7 @@ class Team:
 
 
 def draft(gpus: str, starts_in_h: float, hours: float, title: str = "digits", **more: Any) -> Draft:
-    """Of GPUs like `a0 a1 b2`, from NOW on."""
+    """A draft of GPUs like `a0 a1 b2`, relative to NOW."""
     ids = tuple("big-cpu:cpu" if word == "cpu" else f"GPU-{word}" for word in gpus.split())
     start = more.pop("start", NOW + timedelta(hours=starts_in_h))
     return Draft(title, ids, start, start + timedelta(hours=hours), more.pop("zone", "Europe/Berlin"), **more)

@@ -1,4 +1,4 @@
-"""Calendars out and in: read back by another library and by ours, and what is none is refused."""
+"""Export and import of iCalendar files, also read by another library; invalid files are refused."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ GOOD = ("UID:good", "SUMMARY:good", "DTSTART:20310110T090000Z", "DTEND:20310110T
 def test_one_bad_event_is_listed_by_its_line_and_the_others_are_read(bad, why):
     text = several(GOOD, ("UID:bad", *bad), (*GOOD[:1], *GOOD[1:2], "DTSTART:20310111T090000Z", "DURATION:PT1H"))
     read = read_ics(text, zone="UTC", gpus=["GPU-a0"], **DAYS)
-    # The second event with the UID of the first is another event, and was dropped without a word.
+    # The second event has the UID of the first, and is still another event.
     assert [(one.title, f"{one.start:%m-%d}") for one in read.drafts] == [("good", "01-10"), ("good", "01-11")]
     assert read.unread >= 1
     assert "(line 10): left out, " in read.remarks[0]
@@ -252,7 +252,7 @@ def test_any_file_is_read_or_refused_in_words(lines):
 
 
 def test_many_repeated_events_are_not_all_expanded():
-    """100 events of 17 kB took ten seconds, and a file of 10 MB would have taken an hour."""
+    """Without a limit, 100 events (17 kB) took ten seconds, and a file of 10 MB would take an hour."""
     hourly = ("DTSTART:20300101T000000Z", "DURATION:PT1M", f"RRULE:FREQ=DAILY;BYHOUR={','.join(map(str, range(24)))}")
     lines = (line for number in range(100) for line in ("BEGIN:VEVENT", f"UID:{number}", *hourly, "END:VEVENT"))
     text = "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", *lines, "END:VCALENDAR", ""])
@@ -270,7 +270,7 @@ def test_a_zone_that_cannot_be_read_leaves_the_events_of_others():
 
 
 def test_a_file_of_another_calendar_is_read(tmp_path: Path):
-    """As Google and Outlook write them: a VTIMEZONE of its own, folded lines, an alarm."""
+    """As written by Google and Outlook: an own VTIMEZONE, folded lines, an alarm."""
     zone = (
         "BEGIN:VTIMEZONE", "TZID:W. Europe Standard Time", "BEGIN:STANDARD", "DTSTART:16010101T030000",
         "TZOFFSETFROM:+0200", "TZOFFSETTO:+0100", "RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=10", "END:STANDARD",

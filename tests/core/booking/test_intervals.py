@@ -26,7 +26,7 @@ def interval(start: int, end: int) -> Interval:
 
 
 def minutes(*intervals: Interval) -> set[int]:
-    """The grid: every minute of which the start lies in one of them."""
+    """All minutes whose start lies in one of the intervals."""
     return {minute for minute in range(LENGTH) if any(one.start <= at(minute) < one.end for one in intervals)}
 
 

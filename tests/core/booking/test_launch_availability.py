@@ -1,4 +1,4 @@
-"""What the calendar means for a launch, decided on values."""
+"""Pure decisions on what the calendar allows a launch to use."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from tests.core.booking.teams import NOW
 from torchyard_core.booking.launch_availability import (
-    clashing,
-    holds,
+    clashing_bookings,
+    first_bookings,
+    holds_slots,
+    hosts_limited_to,
     hosts_with_gpus,
-    in_the_way,
+    hosts_without_booked,
     keeps_until,
-    only,
-    own_first,
+    own_bookings,
     proposed_length,
-    taken_slots,
-    to_book,
-    without,
+    slots_of_plan,
+    slots_to_book,
 )
 from torchyard_core.booking.model import Booking, State
 from torchyard_core.launch.rank_assignment import Plan, plan
@@ -67,10 +67,10 @@ SERVERS = "  - {name: s, role: ps, replicas: 1}\n"
 
 def test_a_plan_takes_its_gpus_and_the_cpu_slots_of_hosts_without() -> None:
     made = planned(ONE + SERVERS)
-    assert taken_slots(made, HOSTS, CATALOGUE) == ("GPU-a0", "big-cpu:cpu")
-    assert taken_slots(made, HOSTS, ["GPU-a0"]) == ("GPU-a0",)  # one that the calendar does not have is not booked
-    assert to_book(("GPU-a0", "big-cpu:cpu")) == ("GPU-a0",)  # servers share their hosts
-    assert to_book(("big-cpu:cpu",)) == ("big-cpu:cpu",)
+    assert slots_of_plan(made, HOSTS, CATALOGUE) == ("GPU-a0", "big-cpu:cpu")
+    assert slots_of_plan(made, HOSTS, ["GPU-a0"]) == ("GPU-a0",)  # one that the calendar does not have is not booked
+    assert slots_to_book(("GPU-a0", "big-cpu:cpu")) == ("GPU-a0",)  # servers share their hosts
+    assert slots_to_book(("big-cpu:cpu",)) == ("big-cpu:cpu",)
 
 
 def test_only_gpus_of_several_hosts_need_a_booking() -> None:
@@ -79,12 +79,12 @@ def test_only_gpus_of_several_hosts_need_a_booking() -> None:
 
 
 def test_a_run_goes_round_what_others_have_booked() -> None:
-    way = in_the_way([booking("kim", "GPU-a0", "GPU-a1", "big-cpu:cpu")], NOW, NOW + HOUR)
-    left = without(HOSTS, way)
+    way = first_bookings([booking("kim", "GPU-a0", "GPU-a1", "big-cpu:cpu")], NOW, NOW + HOUR)
+    left = hosts_without_booked(HOSTS, way)
     (replica,) = planned(ONE, left).replicas
     assert (replica.host, [gpu.uuid for gpu in replica.gpus]) == ("gpu-b", ["GPU-b0"])
     # GPUs that are booked leave their host's CPUs to others; a host without GPUs is booked as a whole.
-    for hosts in (left, only(HOSTS, ["GPU-b0"], way)):
+    for hosts in (left, hosts_limited_to(HOSTS, ["GPU-b0"], way)):
         (server,) = planned(SERVERS, hosts).replicas
         assert server.host in ("gpu-a", "gpu-b")
     on_it = planned(SERVERS.replace("replicas: 1", "replicas: 1, hosts: [big-cpu]"), left)
@@ -95,31 +95,31 @@ def test_a_run_goes_round_what_others_have_booked() -> None:
 
 def test_where_it_cannot_the_bookings_in_the_way_are_named_with_what_they_hold() -> None:
     others = [booking("kim", "GPU-a0", "GPU-a1"), booking("lee", "GPU-b0", start=NOW + 3 * HOUR, end=NOW + 4 * HOUR)]
-    assert not planned(TWO_HOSTS, without(HOSTS, in_the_way(others, NOW, NOW + HOUR))).can_start
-    taken = taken_slots(planned(TWO_HOSTS), HOSTS, CATALOGUE)
-    (found,) = clashing(taken, in_the_way(others, NOW, NOW + HOUR))
+    assert not planned(TWO_HOSTS, hosts_without_booked(HOSTS, first_bookings(others, NOW, NOW + HOUR))).can_start
+    taken = slots_of_plan(planned(TWO_HOSTS), HOSTS, CATALOGUE)
+    (found,) = clashing_bookings(taken, first_bookings(others, NOW, NOW + HOUR))
     assert (found.booking.owner, found.gpus) == ("kim", ("GPU-a0", "GPU-a1"))
-    assert len(clashing(taken, in_the_way(others, NOW, NOW + 4 * HOUR))) == 2
+    assert len(clashing_bookings(taken, first_bookings(others, NOW, NOW + 4 * HOUR))) == 2
 
 
 def test_bookings_that_were_let_go_or_are_not_then_are_in_nobodys_way() -> None:
     gone = booking("kim", "GPU-a0", state=State.RELEASED)
     before = booking("kim", "GPU-a0", end=NOW)
-    assert in_the_way([gone, before], NOW, NOW + HOUR) == {}
+    assert first_bookings([gone, before], NOW, NOW + HOUR) == {}
 
 
 def test_a_run_in_ones_own_booking_gets_exactly_its_gpus() -> None:
     own = booking("lee", "GPU-b1")
-    (replica,) = planned(ONE, only(HOSTS, own.gpus, {})).replicas
+    (replica,) = planned(ONE, hosts_limited_to(HOSTS, own.gpus, {})).replicas
     assert [gpu.uuid for gpu in replica.gpus] == ["GPU-b1"]
-    assert holds(own, ("GPU-b1", "big-cpu:cpu"))
-    assert not holds(own, ("GPU-b0", "GPU-b1"))
-    assert not planned(TWO_HOSTS, only(HOSTS, own.gpus, {})).can_start
+    assert holds_slots(own, ("GPU-b1", "big-cpu:cpu"))
+    assert not holds_slots(own, ("GPU-b0", "GPU-b1"))
+    assert not planned(TWO_HOSTS, hosts_limited_to(HOSTS, own.gpus, {})).can_start
 
 
 def test_a_run_without_gpus_stays_on_the_hosts_whose_cpus_are_booked() -> None:
     worker = "  - {name: w, role: worker, replicas: 1}\n"
-    (replica,) = planned(worker, only(HOSTS, ("big-cpu:cpu",), {})).replicas
+    (replica,) = planned(worker, hosts_limited_to(HOSTS, ("big-cpu:cpu",), {})).replicas
     assert replica.host == "big-cpu"
 
 
@@ -127,7 +127,7 @@ def test_of_several_bookings_the_smallest_without_a_run_comes_first() -> None:
     large, small = booking("lee", "GPU-a0", "GPU-a1"), booking("lee", "GPU-b0")
     of_a_run = booking("lee", "GPU-b1", run_id="r")
     to_come = booking("lee", "GPU-b0", start=NOW + 3 * HOUR, end=NOW + 4 * HOUR)
-    found = own_first([of_a_run, to_come, large, booking("kim", "GPU-a0"), small], "lee", NOW)
+    found = own_bookings([of_a_run, to_come, large, booking("kim", "GPU-a0"), small], "lee", NOW)
     assert found == [small, large, of_a_run]
 
 

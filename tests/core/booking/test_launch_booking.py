@@ -1,4 +1,4 @@
-"""A launch on a booking that an earlier run had, or that stood idle until now: nobody lets go of it meanwhile."""
+"""A launch on a booking of an earlier run, or on an idle one, which must not be released meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def history(tmp_path: Path) -> History:
 
 
 def booked(calendar: Calendar, run_id: str | None) -> Booking:
-    """All GPUs of the first host, an hour ago for a run, or for none yet."""
+    """A booking of all GPUs of the first host since an hour ago, with or without a run."""
     store = calendar.store()
     now = store.now()
     gpus = tuple(slot.id for slot in store.slots() if slot.host == HOSTS[0].name)
@@ -46,7 +46,7 @@ def note(history: History, run_id: str, state: str, booking: Booking, ended: str
 
 
 def launch(calendar: Calendar, run_id: str, length: timedelta | None = None) -> LaunchBooking:
-    """As far as it goes before anything is started."""
+    """The part of a launch before any process starts."""
     launching = LaunchBooking(calendar, "UTC", Wanted(length=length))
     way = launching.choices(HOSTS)[0]
     reserved = launching.settle(planned(ONE, way), run_id, "work", lambda question: False)

@@ -1,4 +1,4 @@
-"""For when a topology is planned: read, written, kept; and who has what booked then."""
+"""The planned time of a topology: parsing, formatting, storage; and the bookings at that time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series over the nights on which clocks change: the wall clock stays, UTC moves, hours are those of UTC."""
+"""Series across clock changes: local times stay, UTC times move, hours are counted in UTC."""
 
 from __future__ import annotations
 

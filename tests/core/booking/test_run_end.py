@@ -1,4 +1,4 @@
-"""What becomes of bookings whose runs have ended."""
+"""Release of bookings whose runs have ended."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_core.booking.launch_booking import end_of_run
 from torchyard_core.booking.model import Draft, Slot, State
+from torchyard_core.booking.run_end import end_of_run
 from torchyard_core.booking.store import BookingStore, open_store
 
 HALF_AN_HOUR = timedelta(minutes=30)

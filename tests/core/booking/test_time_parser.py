@@ -1,4 +1,4 @@
-"""Times in words, English and Korean, and over the nights on which clocks change."""
+"""Parsing of times in English and Korean, also across clock changes."""
 
 from __future__ import annotations
 

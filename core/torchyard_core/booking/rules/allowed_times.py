@@ -1,5 +1,7 @@
-"""What the rules leave of a search, so that who looks for free places is offered none that would then be refused: when
-GPUs are closed to a person counts as taken, and a booking does not begin where it would exceed the person's quota."""
+"""The rules in a search, so that it offers no place that would be refused.
+
+Times at which GPUs are closed to a person count as busy, and no booking begins where it would exceed the quota.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,18 @@ from torchyard_core.booking.search.slot_search import HORIZON, Busy, Fit, Wish, 
 from torchyard_core.booking.zone_weeks import by_week, day_of
 
 LONGEST_SEARCH = timedelta(days=366)
-"""How far is searched where no rule says how far ahead may be booked."""
+"""How far ahead is searched if no rule limits it."""
 JUST_NOW = timedelta(seconds=10)
-"""What began so long ago begins now: between the question and the answer a moment passes."""
+"""An earliest start this long ago means now, as a request takes a moment."""
 SECOND = timedelta(seconds=1)
 EXACT_S = 1e-3
-"""Seconds are counted as fractions of hours: what exceeds a quota by less does not exceed it."""
+"""Tolerance of a quota in seconds, for hours that are counted as fractions."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a person's quota goes by: the GPU-hours that they have, by start of the week; the moment; the
-    zone in which a refusal writes times (weeks and days are counted in the rules' zone)."""
+    """The basis of a quota check: the person's GPU-hours by start of the week, the time, and the zone of times in
+    refusals (weeks and days are those of the rules' zone)."""
 
     hours: Mapping[datetime, float]
     now: datetime
@@ -36,7 +38,7 @@ class Allowance:
 
 
 def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
-    """The wish from now on, and no further ahead than bookings may be made."""
+    """The wish, limited to the future and to how far ahead may be booked."""
     earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
     ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)
     latest = min(wish.latest or earliest + HORIZON, now + ahead)
@@ -44,7 +46,7 @@ def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
 
 
 def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: Rules, person: str) -> Busy:
-    """What is taken of each GPU or closed to that person, in that time."""
+    """Busy intervals, together with those in which GPUs are closed to the person."""
     if not rules.windows or within.is_empty:
         return busy
     closed: dict[tuple[Window, ...], list[Interval]] = {}
@@ -53,17 +55,17 @@ def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: 
         binding = tuple(binding_windows(slot, rules, person))
         if not binding:
             continue
-        if binding not in closed:  # the GPUs of a host mostly share their windows
+        if binding not in closed:  # most GPUs of a host share their windows
             closed[binding] = outside(within, binding)
         both[slot.id] = [*busy.get(slot.id, ()), *closed[binding]]
     return both
 
 
 def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, allowance: Allowance) -> list[Interval]:
-    """At which times a booking of the wish cannot begin, as it would exceed the person's quota; in whole seconds.
+    """The starts, in whole seconds, at which a booking of the wish would exceed the person's quota.
 
-    What a booking takes of a week is linear in its start between those at which one of its ends meets the edge of a
-    week, or of the day that is free: it is counted at these alone.
+    The time that a booking takes of a week is a piecewise linear function of its start. Its pieces meet where an end of
+    the booking meets the edge of a week, or of the day that is free, so that it is evaluated only there.
     """
     limit = rules.quota_of(person)
     gpus = min(wish.count, sum(not slot.is_cpu for slot in slots if wish.takes(slot)))
@@ -86,7 +88,7 @@ def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, 
 
 
 def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
-    """When a line of straight pieces is above nothing, in whole seconds."""
+    """Where a piecewise linear function is above zero, in whole seconds."""
     for (begin, before), (end, after) in pairwise(line):
         if before > 0 and after > 0:
             yield Interval(begin, end)
@@ -98,7 +100,7 @@ def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
 def nothing_taken(
     wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance
 ) -> tuple[Fit, ...]:
-    """The first place that the rules leave for a wish if nobody had booked anything."""
+    """The first place that the rules allow for the wish in an empty calendar."""
     open_until = Interval(wish.earliest, wish.latest or wish.earliest + HORIZON)
     closed = taken_or_closed({}, slots, open_until, rules, person)
     return find_slots(wish, slots, closed, 1, closed_starts(wish, slots, rules, person, allowance))

@@ -17,8 +17,8 @@ LONGEST_GRACE_S = 7 * 86400
 class Enforcement:
     """The level for hosts of one pattern; the first entry that matches a host applies.
 
-    Levels: `off`; `observe` (noted in the host's audit); `warn` (the owner of the process is told); `stop` (told, and
-    the process is ended `grace_s` later).
+    Levels: `off`; `observe` (noted in the host's audit); `warn` (the owner of the process gets a warning); `stop`
+    (a warning, and the process is ended `grace_s` later).
     """
 
     host: str = "*"
@@ -26,12 +26,12 @@ class Enforcement:
     level: str = "observe"
     grace_s: float = 300
     dry_run: bool = True
-    """Only note in the audit what would have been done."""
+    """Only note the action in the audit."""
 
 
 @dataclass(frozen=True)
 class EnforcementSettings:
-    """By hosts; agents do nothing on a host without an entry."""
+    """Enforcement by hosts; agents do nothing on a host without an entry."""
 
     enforcement: tuple[Enforcement, ...] = ()
 

@@ -28,7 +28,7 @@ class LengthSettings(SharedSettings):
 
 
 def check_length(interval: Interval, rules: LengthSettings, now: datetime) -> Refused | None:
-    """Refuses what is too short, too long or too far ahead."""
+    """Refuses an interval that is too short, too long or too far ahead."""
     length = interval.duration
     if length < timedelta(minutes=rules.shortest_min):
         hint = f"Book at least until {clock_text(interval.start + timedelta(minutes=rules.shortest_min), rules.zone)}."

@@ -1,4 +1,4 @@
-"""Why a booking is refused, as pure functions that the store and the window share."""
+"""Checks of new and changed bookings, as pure functions that the store and the window share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRACE = timedelta(minutes=2)
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a request is judged by, beside the draft."""
+    """The state of the calendar that a draft is judged by."""
 
     rules: Rules
     now: datetime
@@ -62,7 +62,7 @@ def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | Non
 def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
     """Refuses changes of a booking that was let go or has ended."""
     if not booking.is_live:
-        how = {State.RELEASED: "released", State.CANCELLED: "cancelled", State.NO_SHOW: "freed, as nobody used it"}
+        how = {State.RELEASED: "released", State.CANCELLED: "cancelled", State.NO_SHOW: "freed because it was not used"}
         return Refused(f"the booking {booking.title!r} was {how[booking.state]}", code="ended", hint="Book anew.")
     if booking.end <= now:
         return Refused(

@@ -66,7 +66,7 @@ class Rule:
     validate: Callable[[Any], None] = lambda settings: None
     """Raises UsageError or Refused for values that make no sense."""
     parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    """From JSON, for settings that are not plain values."""
+    """Functions that read settings with structured values from JSON."""
 
 
 def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormField:

@@ -12,7 +12,7 @@ from torchyard_core.booking.rules.rule import FormField, Request, refuse_unknown
 from torchyard_core.errors import UsageError
 
 RULES = (length_limits.RULE, windows.RULE, quota.RULE, idle_release.RULE, team_zone.RULE, enforcement.RULE)
-"""In the order in which they are checked."""
+"""All rules, in the order of their checks."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A conflict as an answer: which GPUs, whose booking, when, and what is free nearby."""
+"""Conflicts of a draft with other bookings: which GPUs, whose booking, when, and free places nearby."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_core.formatting import span
 
 @dataclass(frozen=True)
 class Clashing:
-    """A booking in the way, and which of the wanted GPUs it has."""
+    """A conflicting booking, and which of the wanted GPUs it holds."""
 
     booking: Booking
     gpus: tuple[str, ...]
@@ -23,7 +23,7 @@ class Clashing:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Why a draft cannot be booked now. `nearest` are free places for it: the same GPUs later, or others then."""
+    """The conflicting bookings of a draft. `nearest`: the same GPUs later, or other GPUs at the wanted time."""
 
     wanted: Draft
     clashing: tuple[Clashing, ...]
@@ -43,7 +43,7 @@ class Conflict:
         return "; ".join(parts) + f" ({self.wanted.zone})."
 
     def way_out(self, slots: Iterable[Slot] = ()) -> str:
-        """`Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`, or that there is nothing."""
+        """`Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`, or a sentence that there is nothing."""
         known = list(slots)
         if not self.nearest:
             return "Nothing like it is free within the days that can be booked."

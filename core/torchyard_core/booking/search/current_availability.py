@@ -1,4 +1,4 @@
-"""What is free now: neither booked nor in use. A GPU that somebody uses without a booking is not free."""
+"""Slots that are free now: neither booked nor in use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.formatting import until
 
 @dataclass(frozen=True)
 class SlotNow:
-    """One slot: who has it booked now, who has it next, and who uses it (None: nobody knows)."""
+    """A slot with its current booking, its next booking, and its users (None: unknown)."""
 
     slot: Slot
     booked: Booking | None
@@ -22,7 +22,7 @@ class SlotNow:
 
     @property
     def is_free(self) -> bool | None:
-        """None where nobody knows whether it is in use."""
+        """None if it is unknown whether it is in use."""
         if self.booked is not None:
             return False
         return None if self.users is None else not self.users
@@ -52,7 +52,7 @@ class SlotNow:
 def slots_now(
     slots: Iterable[Slot], bookings: Sequence[Booking], users: Mapping[str, Collection[str]], now: datetime
 ) -> tuple[SlotNow, ...]:
-    """`users` by slot; a slot that is not in it is one of which nobody knows."""
+    """The slots, sorted. `users` by slot ID lacks slots whose use is unknown."""
     by_slot: dict[str, list[Booking]] = {}
     for booking in sorted(bookings, key=lambda one: one.start):
         if booking.is_live and booking.end > now:

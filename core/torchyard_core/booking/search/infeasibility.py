@@ -1,4 +1,4 @@
-"""Why there is no place for a wish, whatever others let go of: then waiting for it is of no use."""
+"""Reasons why a wish can never be met, so that waiting for it is useless."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from torchyard_core.formatting import hours_of, span
 
 
 def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:
-    """What keeps the wish from ever being booked: too few such GPUs, no time between its ends, a rule. None where only
-    bookings are in the way."""
+    """The refusal of a wish that can never be booked: too few such GPUs, too little time, or a rule.
+
+    None if only other bookings are in the way.
+    """
     fitting = [slot for slot in slots if wish.takes(slot)]
     if refused := _too_few(wish, fitting) or _no_time(wish, rules, allowance):
         return refused
@@ -52,7 +54,7 @@ def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
 
 
 def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
-    """Where it does not fit between the earliest start and the latest end."""
+    """Refuses a wish that does not fit between its earliest start and latest end."""
     allowed = within_rules(wish, rules, allowance.now)
     latest = allowed.latest or allowed.earliest
     if latest - allowed.earliest >= wish.length:

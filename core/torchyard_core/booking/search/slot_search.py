@@ -1,7 +1,7 @@
-"""Find a slot: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
+"""Search of free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
 
-Every gap between bookings that is long enough gives a range of moments at which a booking could begin on that GPU. A
-sweep over the ends of these ranges counts how many GPUs could begin together: O(m log m) of m gaps.
+Every long enough gap between bookings gives a range of possible starts on its GPU. A sweep over the ends of these
+ranges counts how many GPUs can start together: O(m log m) for m gaps.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Slot
 
 HORIZON = timedelta(days=90)
-"""How far is searched where the wish names no end."""
+"""How far ahead is searched if the wish has no latest end."""
 FIRST_LOOK = timedelta(days=7)
 Busy = Mapping[str, Sequence[Interval]]
-"""What is taken, by slot id."""
+"""Busy intervals by slot ID."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody is looking for. `gpus` and `hosts` empty mean any; `latest` is when it must have ended."""
+    """The wanted slot. Empty `gpus` and `hosts` mean any; `latest` is the latest end."""
 
     count: int
     length: timedelta
@@ -38,18 +38,18 @@ class Wish:
     gpus: tuple[str, ...] = ()
 
     def takes(self, slot: Slot) -> bool:
-        """Whether a GPU is of the wished kind. CPU slots only when they are named."""
+        """Whether the slot is of the wanted kind. CPU slots match only by ID."""
         if self.gpus:
             return slot.id in self.gpus
         if slot.is_cpu or (self.hosts and slot.host not in self.hosts):
             return False
-        # Vendors count a card of "40 GB" as 40960 MB or a little less; what a person means is the round number.
+        # Cards of "40 GB" have 40960 MB or a little less; users mean the round number.
         return self.model.lower() in slot.model.lower() and slot.memory_mb >= self.min_memory_gb * 1000 * 0.95
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A place for the wish. `host` is empty where it spans several."""
+    """A free place for the wish. `host` is empty if it spans several."""
 
     gpus: tuple[str, ...]
     start: datetime
@@ -60,10 +60,12 @@ class Fit:
 def find_slots(
     wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5, closed: Sequence[Interval] = ()
 ) -> tuple[Fit, ...]:
-    """The first fits, by start, then by how little they break up what is free. Empty where there is none. None begins
-    in `closed`, which are sorted and apart from each other.
+    """The first fits by start, then by how little free time they break up.
 
-    On one host two fits never overlap in time, so that the list offers choices and not one choice five times.
+    On one host fits never overlap in time, so that the list offers different choices.
+
+    Args:
+        closed: Sorted, disjoint intervals in which no fit may begin.
     """
     by_host = attrgetter("host")
     wanted = sorted((slot for slot in slots if wish.takes(slot)), key=by_host)
@@ -86,21 +88,21 @@ def find_with(
     limit: int = 5,
     closed: Sequence[Interval] = (),
 ) -> tuple[Fit, ...]:
-    """As find_slots, asking for what is taken in a few days first, and for more only while fits are missing."""
+    """`find_slots` that loads the busy times of a few days first, and of more only while fits are missing."""
     last = wish.latest or wish.earliest + HORIZON
-    look = max(FIRST_LOOK, wish.length * 2)
+    ahead = max(FIRST_LOOK, wish.length * 2)
     while True:
-        until = min(last, wish.earliest + look)
+        until = min(last, wish.earliest + ahead)
         bounded = Wish(**{**wish.__dict__, "latest": until})
         found = find_slots(bounded, slots, busy_in(wish.earliest, until), limit, closed)
         if len(found) >= limit or until >= last:
             return found
-        look *= 12
+        ahead *= 12
 
 
 @dataclass(frozen=True)
 class _Opening:
-    """A GPU is free from `start` to `end`."""
+    """A free interval of a GPU."""
 
     start: datetime
     end: datetime
@@ -116,7 +118,7 @@ def _fits(
     limit: int,
     closed: Sequence[Interval],
 ) -> list[tuple[Fit, timedelta]]:
-    """Fits of one pool of GPUs, each with the free time that it leaves beside itself."""
+    """Fits of one pool of GPUs, each with the free time left next to it."""
     openings = sorted(
         (opening for slot in pool for opening in _openings(slot, busy.get(slot.id, ()), wish, latest)),
         key=lambda opening: (opening.start, opening.slot.sort_key()),
@@ -129,7 +131,7 @@ def _fits(
         heappush(ending, (opening.end, number, opening))
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
-        # Between this opening and the next nothing new becomes free: one start, or several one after the other.
+        # Until the next opening no more GPUs become free: one start, or several in sequence.
         begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:
@@ -149,7 +151,7 @@ def _fits(
 
 
 def _first_open(start: datetime, closed: Sequence[Interval]) -> datetime:
-    """The first moment from there on at which something may begin; one that is not `start` itself in whole minutes."""
+    """The first moment from `start` on outside `closed`; rounded up to a minute unless it is `start`."""
     for interval in closed:
         if interval.start <= start < interval.end:
             start = interval.end + timedelta(seconds=-interval.end.second % 60)
@@ -171,7 +173,7 @@ def _openings(slot: Slot, taken: Sequence[Interval], wish: Wish, latest: datetim
 
 
 def _choose(wish: Wish, candidates: list[_Opening], begin: datetime) -> tuple[list[Slot], timedelta]:
-    """The GPUs whose gaps are filled best; on several hosts, of those with most to give, so that few are used."""
+    """The GPUs whose gaps are filled best, on as few hosts as possible."""
     on_host: dict[str, int] = {}
     for candidate in candidates:
         on_host[candidate.slot.host] = on_host.get(candidate.slot.host, 0) + 1

@@ -37,11 +37,11 @@ class Watch:
         self._on_change = on_change
         self._closed = threading.Event()
         self._changes: set[str] = set()
-        self._fresh: list[int] = []
+        self._new_sockets: list[int] = []
         self.is_watching = threading.Event()
         """Set while changes are received."""
-        look = self._poll if engine.dialect.name == "sqlite" else self._listen
-        self._thread = threading.Thread(target=self._run, args=(look,), name="bookings-watch", daemon=True)
+        wait = self._poll if engine.dialect.name == "sqlite" else self._listen
+        self._thread = threading.Thread(target=self._run, args=(wait,), name="bookings-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -50,11 +50,11 @@ class Watch:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _run(self, look: Callable[[], None]) -> None:
+    def _run(self, wait: Callable[[], None]) -> None:
         failures = 0
         while not self._closed.is_set():
             try:
-                look()
+                wait()
             except Exception as error:  # the database may be away for a night
                 _log.info("the bookings are not watched: %s", error)
             if self.is_watching.is_set():
@@ -63,7 +63,7 @@ class Watch:
             self._closed.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
-    def _watching(self) -> None:
+    def _started(self) -> None:
         self.is_watching.set()
         self._on_change(EVERYTHING)
 
@@ -72,7 +72,7 @@ class Watch:
         try:
             cursor = connection.cursor()
             counter = cursor.execute("PRAGMA data_version").fetchone()
-            self._watching()
+            self._started()
             while not self._closed.wait(EVERY_S):
                 last, counter = counter, cursor.execute("PRAGMA data_version").fetchone()
                 if counter != last:
@@ -81,24 +81,24 @@ class Watch:
             connection.close()
 
     def _listen(self) -> None:
-        event.listen(self._engine, "checkout", self._use)
+        event.listen(self._engine, "checkout", self._on_checkout)
         socket = None
         try:
             while not self._closed.is_set():
                 with self._engine.connect():  # the pre-ping reads notifications that have arrived
                     pass
-                while self._fresh:
+                while self._new_sockets:
                     if socket is not None:
                         os.close(socket)
-                    socket = self._fresh.pop()
+                    socket = self._new_sockets.pop()
                 while self._changes:
                     self._on_change(self._changes.pop())
                 self._wait(socket)
         finally:
-            event.remove(self._engine, "checkout", self._use)
-            for one in (*self._fresh, *([] if socket is None else [socket])):
+            event.remove(self._engine, "checkout", self._on_checkout)
+            for one in (*self._new_sockets, *([] if socket is None else [socket])):
                 os.close(one)
-            self._fresh.clear()
+            self._new_sockets.clear()
             self._stop_listening()
 
     def _wait(self, socket: int | None) -> None:
@@ -106,22 +106,22 @@ class Watch:
         poll = select.poll()
         if socket is not None:
             poll.register(socket, select.POLLIN)
-        while not (self._closed.is_set() or self._changes or self._fresh):
+        while not (self._closed.is_set() or self._changes or self._new_sockets):
             if poll.poll(EVERY_S / 4 * 1000) and not self._closed.wait(READ_BY_QUERIES_S) and poll.poll(0):
                 return
 
-    def _use(self, connection: Any, record: Any, proxy: Any) -> None:
+    def _on_checkout(self, connection: Any, record: Any, proxy: Any) -> None:
         """Issues LISTEN on a new connection; called in any thread that takes one from the pool."""
         if self not in record.info:
-            connection.add_notify_handler(self._hear)
+            connection.add_notify_handler(self._on_notice)
             connection.execute("LISTEN torchyard_bookings")
             connection.commit()
             record.info[self] = True
-            self._fresh.append(os.dup(connection.fileno()))
+            self._new_sockets.append(os.dup(connection.fileno()))
             self._changes.add(EVERYTHING)
             self.is_watching.set()
 
-    def _hear(self, notice: Any) -> None:
+    def _on_notice(self, notice: Any) -> None:
         self._changes.add(notice.payload)
 
     def _stop_listening(self) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, delete, insert, or_, select
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import NoRights, Refused
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Draft, Login, Slot, State, normal
+from torchyard_core.booking.model import Booking, Draft, Login, Slot, State, normalized
 from torchyard_core.booking.recurrence import occurrences
 from torchyard_core.booking.rules.refusal import check_draft, check_not_ended
 from torchyard_core.booking.rules.team_rules import Rules
@@ -75,7 +75,7 @@ class BookingCommands:
 
     def book(self, draft: Draft) -> Booking:
         """Books all GPUs of the draft or none. Raises Clash, Refused, NoRights or StoreAway."""
-        draft = normal(draft)
+        draft = normalized(draft)
 
         def attempt(connection: Connection) -> Booking:
             now, rules = self._writer.begin(connection, self._writer.owner_of(draft), draft.gpus)
@@ -95,7 +95,7 @@ class BookingCommands:
         Raises:
             Refused: Of the first occurrence that cannot be booked (without `free_ones`), or of the rule itself.
         """
-        draft = normal(draft)
+        draft = normalized(draft)
 
         def attempt(connection: Connection) -> SeriesBooked:
             now, rules = self._writer.begin(connection, self._writer.owner_of(draft), draft.gpus)
@@ -106,7 +106,7 @@ class BookingCommands:
                 furthest = max(draft.start, now + timedelta(days=rules.furthest_days) - draft.interval.duration)
             times = occurrences(rule, draft.start, draft.end, draft.zone, furthest)
             wanted = [replace(draft, start=one.start, end=one.end) for one in times]
-            free, missed = self._sorted_out(connection, wanted, now, rules, free_ones)
+            free, missed = self._split_bookable(connection, wanted, now, rules, free_ones)
             if not free:
                 return SeriesBooked("", (), tuple(missed))
             series_id = new_id()
@@ -125,7 +125,7 @@ class BookingCommands:
 
         return self._transactions.run(attempt)
 
-    def _sorted_out(
+    def _split_bookable(
         self, connection: Connection, wanted: Sequence[Draft], now: datetime, rules: Rules, free_ones: bool
     ) -> tuple[list[Draft], list[Missed]]:
         """Splits occurrences into those that can be booked, which count towards the quota, and the others."""
@@ -136,7 +136,7 @@ class BookingCommands:
                 self._writer.check(connection, one, now, rules, together_with=free)
             except Refused as refused:
                 if not free_ones:
-                    raise _of_series(refused, one, number, len(wanted)) from None
+                    raise _name_occurrence(refused, one, number, len(wanted)) from None
                 missed.append(Missed(one.interval, refused))
             else:
                 free.append(one)
@@ -158,7 +158,7 @@ class BookingCommands:
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
-            wanted = normal(
+            wanted = normalized(
                 Draft(
                     title=booking.title if title is None else title,
                     gpus=booking.gpus if gpus is None else tuple(gpus),
@@ -216,7 +216,7 @@ class BookingCommands:
             def wanted_of(one: Booking) -> Draft:
                 local = one.start.astimezone(zone).replace(tzinfo=None) + moved
                 begin = one.start if not moved else to_utc(local, this.zone)
-                return normal(
+                return normalized(
                     Draft(
                         title=one.title if title is None else title,
                         gpus=one.gpus if chosen_gpus is None else chosen_gpus,
@@ -251,11 +251,11 @@ class BookingCommands:
 
     def release(self, booking_id: str) -> Booking:
         """Ends a running booking now; a future one is cancelled."""
-        return self._let_go(booking_id)
+        return self._release(booking_id)
 
     def cancel(self, booking_id: str) -> Booking:
         """Cancels a future booking; a running one is released."""
-        return self._let_go(booking_id)
+        return self._release(booking_id)
 
     def cancel_series(self, series_id: str, since: datetime | None = None) -> tuple[Booking, ...]:
         """Cancels the future bookings of a series that begin at `since` or later."""
@@ -277,7 +277,7 @@ class BookingCommands:
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
         """The refusal that `book`, or `change` of `except_booking`, would raise. Writes nothing."""
-        draft = normal(draft)
+        draft = normalized(draft)
         with self._session.transaction() as connection:
             rules, now = self._queries.load_rules(connection), self._session.now(connection)
             try:
@@ -295,7 +295,7 @@ class BookingCommands:
         """Verdicts on imported drafts. Writes nothing."""
         found: list[Previewed] = []
         table = tables.bookings
-        for draft in map(normal, drafts):
+        for draft in map(normalized, drafts):
             if draft.uid:
                 # A booking that was not imported has only the UID that `export_ics` gives it.
                 known = or_(table.c.uid == draft.uid, table.c.id == draft.uid.removesuffix("@torchyard"))
@@ -309,7 +309,7 @@ class BookingCommands:
             found.append(Previewed(draft, "clash" if isinstance(why, Clash) else "refused" if why else "new", why))
         return tuple(found)
 
-    def _let_go(self, booking_id: str) -> Booking:
+    def _release(self, booking_id: str) -> Booking:
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
             now = self._session.now(connection)
@@ -364,7 +364,7 @@ class BookingCommands:
             raise NoRights(f"only an admin can change {what}", hint="Ask one of the team's admins.")
 
 
-def _of_series(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
+def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
     """The refusal, with the occurrence that it is about. A clash names its times by itself."""
     if isinstance(refused, Clash) or count == 1:
         return refused

@@ -68,7 +68,12 @@ def place_of(url: URL) -> str:
     return f"the bookings database {url.database} on {host}"
 
 
-SOON_NOTICED = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+KEEPALIVE_SETTINGS = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 """libpq's settings (s, s, -, ms) that detect a broken connection: the kernel's defaults take minutes, during which the
 calendar's lock is held."""
 
@@ -87,7 +92,7 @@ def make_engine(url: URL) -> Engine:
             pool_size=1,
             max_overflow=0,
             connect_args={
-                **SOON_NOTICED,
+                **KEEPALIVE_SETTINGS,
                 "connect_timeout": CONNECT_S,
                 "application_name": f"torchyard {platform.node()}"[:63],
                 "options": "-csearch_path=torchyard,public -clock_timeout=20s -ctimezone=UTC",
@@ -190,48 +195,48 @@ def transaction(engine: Engine, *, writes: bool = False) -> Iterator[Connection]
             with connection.begin():
                 yield connection
     except exc.DBAPIError as error:
-        raise _explained(error, engine.url) from error
+        raise _translated(error, engine.url) from error
     except exc.TimeoutError as error:
         raise StoreAway(f"{place_of(engine.url)} is busy: no connection became free", hint="Try again.") from error
 
 
-def _explained(error: exc.DBAPIError, url: URL) -> Exception:
-    said = str(error.orig).strip()
-    first = said.splitlines()[0] if said else type(error.orig).__name__
+def _translated(error: exc.DBAPIError, url: URL) -> Exception:
+    message = str(error.orig).strip()
+    first = message.splitlines()[0] if message else type(error.orig).__name__
     place = place_of(url)
-    if "torchyard: overlap" in said:
+    if "torchyard: overlap" in message:
         return Overlap()
     if url.get_backend_name() == "sqlite":
-        return _explained_sqlite(error, first, place)
+        return _translated_sqlite(error, first, place)
     code = str(getattr(error.orig, "sqlstate", None) or "")
     if code in ("23P01", "40P01", "40001"):
         return Overlap()
-    if "torchyard: the past" in said:
+    if "torchyard: the past" in message:
         return Refused("that would change the past, which stays as it was", code="past", hint="Book anew from now on.")
     if rule := _rule(error.orig):
         why = first.removeprefix("torchyard: ")
         return Refused(why, code=rule, hint="See `torchyard bookings rules`.")
     if code == "23514":
         return Refused(f"{place} refuses a value: {first}", code="bad_value", hint="Change it, and try again.")
-    if missing := _missing(said, url):
+    if missing := _missing(message, url):
         return missing
     if code == "42501":
         return NoRights(
             f"your role `{url.username}` may not do that in {place}: {first}",
             hint=f"Ask an admin of the team: `torchyard bookings setup-team` makes {url.username} a member.",
         )
-    if code.startswith("28") or "authentication failed" in said or "no password supplied" in said:
+    if code.startswith("28") or "authentication failed" in message or "no password supplied" in message:
         return StoreAway(
-            f"{place} does not let {url.username} in: {_server_said(said)}",
+            f"{place} does not let {url.username} in: {_last_line(message)}",
             hint=f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass.",
         )
-    if code == "53300" or any(words in said for words in _FULL):
+    if code == "53300" or any(words in message for words in _FULL):
         return StoreAway(
             f"{place} has no connection left: as many programs use the server as it lets in",
             hint="Close calendars that are not needed, and try again; an admin of the server raises max_connections.",
         )
     if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
-        return StoreAway(f"{place} does not answer: {_server_said(said)}", hint="It is tried again by itself.")
+        return StoreAway(f"{place} does not answer: {_last_line(message)}", hint="It is tried again by itself.")
     if isinstance(error, exc.DataError):
         return StoreUnreadable(place, first)
     return error
@@ -243,15 +248,15 @@ def _rule(error: BaseException | None) -> str:
     return named if named in _RULES else ""
 
 
-def _missing(said: str, url: URL) -> BadUrl | None:
+def _missing(message: str, url: URL) -> BadUrl | None:
     """The error for a database or role that does not exist, which no retry fixes; recognized by libpq's message."""
-    if f'database "{url.database}" does not exist' in said:
+    if f'database "{url.database}" does not exist' in message:
         return BadUrl(
             f"there is no database `{url.database}` on {url.host or url.query.get('host') or 'this computer'}",
             hint="Correct `bookings_url`, or create the database (`createdb`) and the calendar in it: "
             "`torchyard bookings setup-team URL`.",
         )
-    if f'role "{url.username}" does not exist' in said:
+    if f'role "{url.username}" does not exist' in message:
         return BadUrl(
             f"there is no role `{url.username}` in {place_of(url)}",
             hint=f"Correct `bookings_url`, or ask an admin of the team to run "
@@ -260,12 +265,12 @@ def _missing(said: str, url: URL) -> BadUrl | None:
     return None
 
 
-def _server_said(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _last_line(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     return (lines[-1] if lines else "the connection was lost").removeprefix("FATAL:").strip().rstrip(".")
 
 
-def _explained_sqlite(error: exc.DBAPIError, first: str, place: str) -> Exception:
+def _translated_sqlite(error: exc.DBAPIError, first: str, place: str) -> Exception:
     if "locked" in first:
         return StoreAway(f"{place} is busy: another program writes to it", hint="Try again.")
     if "readonly" in first or "read-only" in first:

@@ -18,22 +18,24 @@ from torchyard_core.booking.search.slot_search import Busy
 from torchyard_core.booking.store.tables import Junk, moment_of
 
 
-def too_busy(connection: Connection, gpus: Sequence[str], since: datetime, until: datetime, length: timedelta) -> Busy:
+def busy_intervals(
+    connection: Connection, gpus: Sequence[str], since: datetime, until: datetime, length: timedelta
+) -> Busy:
     """Busy times of the GPUs; gaps shorter than `length` count as busy."""
-    lite = connection.dialect.name == "sqlite"
-    asked: dict[str, Any] = {"gpus": json.dumps(list(gpus)), "since": since, "until": until, "length": length}
-    if lite:
+    is_sqlite = connection.dialect.name == "sqlite"
+    parameters: dict[str, Any] = {"gpus": json.dumps(list(gpus)), "since": since, "until": until, "length": length}
+    if is_sqlite:
         seconds = {"since": int(since.timestamp()), "until": int(until.timestamp())}
-        asked |= {**seconds, "length": int(length.total_seconds())}
+        parameters |= {**seconds, "length": int(length.total_seconds())}
 
     def moment(value: Any) -> datetime | Junk:
-        return moment_of(value) if lite else value
+        return moment_of(value) if is_sqlite else value
 
     taken_from: dict[str, Any] = {}
-    if lite:
-        taken_from |= dict(connection.execute(_FIRSTS_IN_SQLITE, asked).all())
+    if is_sqlite:
+        taken_from |= dict(connection.execute(_FIRSTS_IN_SQLITE, parameters).all())
     busy: dict[str, list[Interval]] = defaultdict(list)
-    for gpu, first, ends, after in connection.execute(_GAPS_IN_SQLITE if lite else _GAPS, asked):
+    for gpu, first, ends, after in connection.execute(_GAPS_IN_SQLITE if is_sqlite else _GAPS, parameters):
         begin, end = moment(taken_from.get(gpu, first)), moment(ends)
         if not isinstance(begin, Junk) and not isinstance(end, Junk):  # else the row is skipped as unreadable
             busy[gpu].append(Interval(begin, end))

@@ -31,7 +31,7 @@ from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.infeasibility import why_never
 from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with
 from torchyard_core.booking.store.change_feed import changed_since, position
-from torchyard_core.booking.store.gap_queries import too_busy
+from torchyard_core.booking.store.gap_queries import busy_intervals
 from torchyard_core.booking.store.session import StoreSession
 from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
 from torchyard_core.booking.time_parser import zone_of
@@ -246,7 +246,7 @@ class BookingQueries:
         slots = [slot for slot in self.load_slots(connection) if wish.takes(slot)]
 
         def busy_in(since: datetime, until: datetime) -> Busy:
-            busy = too_busy(connection, [slot.id for slot in slots], since, until, wish.length)
+            busy = busy_intervals(connection, [slot.id for slot in slots], since, until, wish.length)
             return taken_or_closed(busy, slots, Interval(since, until), rules, person)
 
         return find_with(wish, slots, busy_in, limit, closed_starts(wish, slots, rules, person, allowance))

@@ -52,7 +52,7 @@ class StoreSession:
         return transaction(self.engine, writes=writes)
 
     def now(self, connection: Connection) -> datetime:
-        """By the clock of the team's database, which all desktops share; by this computer's for a file."""
+        """The time by the clock of the team's database, which all desktops share; by this computer's for a file."""
         if self._own_time:
             return whole_seconds(self.clock())
         found: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()

@@ -22,7 +22,7 @@ _FREES = {Verdict.NO_SHOW: State.NO_SHOW, Verdict.RELEASE: State.RELEASED}
 
 
 class UsageRecords:
-    """Records of use, evidence of idleness, and what follows from them."""
+    """Records of use and evidence of idleness, usage reports, and idle release."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, exc, insert, select, text, update
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import Refused, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Draft, normal
+from torchyard_core.booking.model import Booking, Draft, normalized
 from torchyard_core.booking.rules.allowed_times import LONGEST_SEARCH
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import HORIZON, Wish
@@ -19,7 +19,7 @@ from torchyard_core.booking.store.booking_writer import BookingWriter, new_id
 from torchyard_core.booking.store.queries import BookingQueries
 from torchyard_core.booking.store.session import StoreSession
 from torchyard_core.booking.time_parser import zone_of
-from torchyard_core.booking.waitlist import Waiting, in_order, wish_from_json, wish_to_json
+from torchyard_core.booking.waitlist import Waiting, assign_places, wish_from_json, wish_to_json
 
 _SERVE = text("SELECT torchyard.serve(:waiting, :booking, CAST(:slots AS text[]), :starts, :ends)")
 _REFUSALS = ("23514", "23P01")
@@ -105,8 +105,8 @@ class Waitlist:
         hours = {one.owner: self._queries.load_hours(connection, one.owner, around, rules) for one in waiting}
         slots, busy = self._queries.load_slots(connection), self._queries.load_busy(connection, now, until)
         served = []
-        for one, fit in in_order(waiting, slots, busy, now, rules, hours):
-            draft = normal(Draft(one.title, fit.gpus, fit.start, fit.end, one.zone, owner=one.owner))
+        for one, fit in assign_places(waiting, slots, busy, now, rules, hours):
+            draft = normalized(Draft(one.title, fit.gpus, fit.start, fit.end, one.zone, owner=one.owner))
             nested = connection.begin_nested()
             try:
                 served.append(self._serve_entry(connection, one, draft, now, rules))

@@ -1,4 +1,4 @@
-"""Bookings and agents: hosts are handed what is booked, and tell what they saw while no desktop was there.
+"""Exchange between the calendar and agents: hosts get the bookings, and report the use of their GPUs.
 
 Part of `app.sync_calendar`. What agents saw at night is applied by the first desktop that connects: idle bookings are
 freed, the waitlist is served.
@@ -19,38 +19,38 @@ from torchyard_core.fleet.fleet import Fleet
 
 LOOK_BACK = timedelta(days=3)
 
-Told = Mapping[str, Mapping[str, Any]]
-"""Answers to `bookings.evidence`, by host."""
+HostReports = Mapping[str, Mapping[str, Any]]
+"""Responses to `bookings.evidence`, by host."""
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What came of one exchange."""
+    """The result of one exchange."""
 
     hosts: tuple[str, ...] = ()
-    """Those that were spoken with."""
+    """The hosts that took part."""
     problems: Mapping[str, TorchyardError] = field(default_factory=dict)
     freed: tuple[Booking, ...] = ()
-    """Bookings that were let go since their GPUs stayed idle."""
+    """Bookings that were released because their GPUs were idle."""
     served: tuple[Booking, ...] = ()
-    """Made for those who waited."""
+    """Bookings made for the waitlist."""
 
 
 def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str] | None = None) -> Exchanged:
-    """Takes in what the connected hosts saw, applies it, and hands them the calendar as it is then.
+    """Collects and applies the evidence of the connected hosts, then sends them the calendar.
 
-    Only hosts that are connected take part: nobody is called. Raises StoreAway, and what else the store says.
+    No connection is opened. Raises errors of the store, such as StoreAway.
     """
     links = open_links(fleet, names)
     if not links:
         return Exchanged()
     now = store.now()
-    told = collect_evidence(links, rfc3339(now - LOOK_BACK))
-    uses = uses_told(told, store.logins())
+    reports = collect_evidence(links, rfc3339(now - LOOK_BACK))
+    uses = uses_told(reports, store.logins())
     if uses:
         store.record_use(uses)
     running = [one for one in store.bookings(now, now + timedelta(seconds=1), live=True) if one.is_running(now)]
-    evidence = combine(told, running, store.person)
+    evidence = combine(reports, running, store.person)
     if evidence:
         store.record_idle(evidence)
     freed = store.apply_idle()
@@ -60,13 +60,13 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str]
     return Exchanged(tuple(links), problems, freed, served)
 
 
-def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
-    """What all hosts together saw of each booking: it is idle since the last of its GPUs is.
+def combine(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
+    """The evidence of all hosts on each booking, which is idle since the last of its GPUs is.
 
-    A booking of which a GPU was seen by nobody is left out. Words that are not understood count as not said.
+    Bookings with a GPU that no host reported on are left out. Invalid entries are ignored.
     """
     seen: dict[str, list[tuple[set[str], datetime, datetime]]] = {}
-    for answer in told.values():
+    for answer in reports.values():
         for one in answer.get("idle", ()):
             try:
                 times = from_rfc3339(str(one["since"])), from_rfc3339(str(one["seen"]))
@@ -83,14 +83,14 @@ def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tupl
     return tuple(found)
 
 
-def uses_told(told: Told, logins: Sequence[Login]) -> tuple[Use, ...]:
-    """Who used what, by the hosts' account. The person is whom the run's record names, else whose login it is.
+def uses_told(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
+    """The reported use of GPUs. The person is the one in the run's record, else the one of the login.
 
-    Several who share a login stand together, as "one of: kim, lee"; a login that no table names stands for itself, and
-    is told with its host where a person has that name.
+    Persons who share a login are joined as "one of: kim, lee". An unknown login stands for itself, with its host if a
+    person has that name.
     """
     uses = []
-    for host, answer in told.items():
+    for host, answer in reports.items():
         for one in answer.get("uses", ()):
             try:
                 start, end = from_rfc3339(str(one["start"])), from_rfc3339(str(one["end"]))

@@ -1,4 +1,4 @@
-"""What agents know of the calendar: a dated copy of the coming days, handed over by each desktop that connects."""
+"""The snapshot of the calendar for agents: the coming days, sent by each desktop that connects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRESH_S = 3600
 def agent_snapshot(
     bookings: Iterable[Booking], logins: Iterable[Login], rules: Rules, person: str, taken: datetime, until: datetime
 ) -> dict[str, Any]:
-    """JSON: live bookings that have not ended, by start; logins by host pattern and user. Titles and no purposes."""
+    """JSON of the live bookings by start, without purposes, and of the logins by host pattern and user."""
     live = [one for one in bookings if one.is_live and one.end > taken and one.start < until]
     live.sort(key=lambda one: (one.start, one.id))
     by_login = sorted(logins, key=lambda one: (one.host_pattern, one.user, one.person))

@@ -1,4 +1,4 @@
-"""The calendar while its database is away: the last known state with its age, and no booking until it is back."""
+"""The user's calendar, with its last known state while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""A time that was read serves shorter ones, too, where it is at most so much longer."""
+"""A loaded time is reused for a shorter one if it is at most this much longer."""
 RETRY_S = 3.0
-"""While it is away, it is asked no more often: a window that redraws should not wait for time-outs."""
+"""Pause between attempts to reach an unavailable database, so that redrawing does not wait for time-outs."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What is shown. `as_of` is when it was so; `why` says what is the matter where it is not now."""
+    """Bookings of a time. If they are not live, `as_of` is their age and `why` the reason."""
 
     bookings: tuple[Booking, ...]
     slots: tuple[Slot, ...]
@@ -39,12 +39,12 @@ class View:
     is_live: bool
     why: str = ""
     known: Interval | None = None
-    """The time of which it tells, where that may be less than was asked for."""
+    """The time that it covers, which may be less than requested."""
 
 
 @dataclass(frozen=True)
-class _Read:
-    """What was read of a time, and up to which change it is followed."""
+class _Loaded:
+    """Loaded bookings of a time, and their position in the change log."""
 
     time: Interval
     position: Position
@@ -53,10 +53,10 @@ class _Read:
     slots: tuple[Slot, ...] = ()
     as_of: datetime | None = None
     last: tuple[Position, Changes] | None = None
-    """The changes that it was last brought up to date with, and since when they are."""
+    """The last applied changes, and their position."""
 
     def part(self, since: datetime, until: datetime) -> tuple[Booking, ...]:
-        """Those that touch a shorter time."""
+        """The bookings that overlap a shorter time."""
         begun = bisect_left(self.bookings, since, key=_start)
         earlier = tuple(one for one in self.bookings[:begun] if one.end > since)
         return earlier + self.bookings[begun : bisect_left(self.bookings, until, lo=begun, key=_start)]
@@ -67,7 +67,7 @@ class _Read:
     def serves(self, asked: Interval) -> bool:
         return self.covers(asked) and self.time.duration <= asked.duration + SPARE
 
-    def followed(self, changes: Changes) -> _Read:
+    def with_changes(self, changes: Changes) -> _Loaded:
         touching = [one for one in changes.bookings if one.start < self.time.end and one.end > self.time.start]
         changed = changes.gone.union(one.id for one in changes.bookings)
         bookings = [one for one in self.bookings if one.id not in changed]
@@ -82,7 +82,7 @@ class _Read:
 
 
 class Calendar:
-    """One person's way to the team's bookings. Opens the database when first needed, and again after it was away."""
+    """A user's access to the bookings. It opens the database on first use, and reopens it when it is back."""
 
     def __init__(
         self,
@@ -102,38 +102,37 @@ class Calendar:
         self._store: BookingStore | None = None
         self._away: tuple[float, StoreAway] | None = None
         self._is_kept = True
-        """Nothing was asked of the store since the copy was made."""
+        """The store was not used since the copy was written."""
         self._is_copying = False
-        """All of the copy is being made: nothing else writes to it here meanwhile."""
-        self._read: _Read | None = None
+        """The complete copy is being written; no other method writes to it meanwhile."""
+        self._loaded: _Loaded | None = None
         self._lock = threading.Lock()
         self._reading = threading.Lock()
 
     @property
     def person(self) -> str:
-        """Who asks, as the settings have it; the database's role is the store's to tell."""
+        """The user by the settings; the store knows the database role."""
         return self._person
 
     @property
     def has_begun(self) -> bool:
-        """False where the private file is not there yet: nobody has booked anything on this computer, and nothing
-        needs to be opened (and SQLAlchemy imported) to know that."""
+        """False if the private file does not exist: there are no bookings, and SQLAlchemy need not be imported."""
         return not self.is_private or Path(self._url.partition(":///")[2]).exists()
 
     @property
     def unreadable(self) -> frozenset[str]:
-        """Rows of the database that were skipped, as they cannot be understood."""
+        """Unreadable rows of the database, which were skipped."""
         return frozenset(self._store.unreadable) if self._store is not None else frozenset()
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody else sees it: a file on this computer."""
+        """Whether it is a file on this computer, which no other user sees."""
         return self._url.startswith("sqlite:")
 
     def store(self) -> BookingStore:
-        """For booking. Raises StoreAway where the database is away: then nothing is booked."""
+        """The store, for changes. Raises StoreAway while the database is unavailable."""
         try:
-            store, _ = self._reached()
+            store, _ = self._connect()
             self._is_kept = False
             return store
         except StoreAway as away:
@@ -142,26 +141,25 @@ class Calendar:
             raise StoreAway(f"{away.message.rstrip('.')}; {what}, and nothing was booked", hint=away.hint) from None
 
     def view(self, since: datetime, until: datetime) -> View:
-        """The bookings of that time; where the database is away those last seen, with their age. Never waits twice
-        for a database that has just not answered.
+        """The bookings of a time; while the database is unavailable the last known ones, with their age.
 
-        Asked again for the same time, it reads only what has changed since.
+        Repeated calls for the same time read only what has changed since.
         """
 
         def look(store: BookingStore, slots: tuple[Slot, ...], now: datetime) -> tuple[Booking, ...]:
             with self._reading:
-                read = _followed(self._read, store, Interval(since, until))
-                self._read = replace(read, slots=slots, as_of=now)
+                read = _load(self._loaded, store, Interval(since, until))
+                self._loaded = replace(read, slots=slots, as_of=now)
             return read.part(since, until)
 
         return self._view(look, since, until)
 
     def view_of(self, owner: str | None, since: datetime, until: datetime) -> View:
-        """As `view`, of one person where one is named, and read anew."""
+        """As `view`, without reuse of loaded bookings, and of one owner if given."""
         return self._view(lambda store, *_: store.bookings(since, until, owner=owner), since, until, owner)
 
     def view_around(self, now: datetime, until: datetime) -> View:
-        """As `view`, of each GPU only the booking of now and the next one; while the database is away, all."""
+        """As `view`, but only the current and the next booking of each GPU; all while the database is unavailable."""
         return self._view(lambda store, *_: store.bookings_around(now, until), now, until)
 
     def _view(
@@ -174,20 +172,20 @@ class Calendar:
         if self._store is None and not self.has_begun:
             return View((), (), datetime.now(UTC), True)
         try:
-            store, now = self._reached()
+            store, now = self._connect()
             slots = store.slots()
             bookings = look(store, slots, now)
         except StoreAway as away:
             with self._lock:
                 self._away = (self._monotonic(), away)
-            return self._last_seen(Interval(since, until), owner, away.sentence())
+            return self._last_known(Interval(since, until), owner, away.sentence())
         if not self._is_copying:
             self._keep(store, now, slots)
         return View(bookings, slots, now, True, known=Interval(since, until))
 
-    def _last_seen(self, asked: Interval, owner: str | None, why: str) -> View:
-        """By the copy, which other processes renew, too; by what was read here where that alone covers the time."""
-        kept, read = self._copy().read(asked.start, asked.end), self._read
+    def _last_known(self, asked: Interval, owner: str | None, why: str) -> View:
+        """The last known state: of the copy, or of this process if only that covers the time."""
+        kept, read = self._copy().read(asked.start, asked.end), self._loaded
         if read is not None and read.covers(asked) and not (kept is not None and _covers(kept.known, asked)):
             view = View(read.part(asked.start, asked.end), read.slots, read.as_of, False, why, read.time)
         elif kept is not None:
@@ -197,9 +195,9 @@ class Calendar:
         return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
 
     def keep(self, *, all_of_it: bool = False) -> None:
-        """Keeps what the calendar is like now for when its database is away, where the store was used and nobody has
-        looked at it since: who only ever books has seen nothing of it. The copy grows to its full length by and by;
-        with `all_of_it` now.
+        """Updates the local copy if the store was used since its last update.
+
+        Each update extends the copy a little; with `all_of_it` to its full length.
         """
         if self._is_kept and not all_of_it:
             return
@@ -207,28 +205,28 @@ class Calendar:
         try:
             is_whole = False
             while not is_whole:
-                store, now = self._reached()
+                store, now = self._connect()
                 is_whole = self._keep(store, now, store.slots(), all_of_it=all_of_it) or not all_of_it
         except TorchyardError:
-            return  # what was done is done; the copy is of an earlier time, and says so
+            return  # the copy stays older, and its age is shown
         finally:
             self._is_copying = False
 
     def rest(self) -> None:
-        """Keeps no connection open between calls, until the store is asked to."""
+        """Closes the connection between calls, until the store keeps it open again."""
         with self._lock:
             if self._store is not None:
                 self._store.keep_connection(False)
 
     def close(self) -> None:
-        """Lets go of the database."""
+        """Closes the database."""
         with self._lock:
             if self._store is not None:
                 self._store.close()
             self._store = None
 
-    def _reached(self) -> tuple[BookingStore, datetime]:
-        """The store, and the time by its clock."""
+    def _connect(self) -> tuple[BookingStore, datetime]:
+        """The opened store, and the time by its clock."""
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:
                 raise self._away[1]
@@ -246,10 +244,10 @@ class Calendar:
         from torchyard_core.booking.sync.local_copy import AT_A_TIME, MANY
 
         try:
-            last = self._read.last if self._read is not None else None
+            last = self._loaded.last if self._loaded is not None else None
             is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME, last)
         except StoreAway:
-            return True  # it was there a moment ago; the next question says so
+            return True  # the next call reports it
         self._is_kept = True
         return is_whole
 
@@ -259,14 +257,14 @@ class Calendar:
         return LocalCopy(self._cache, self._url)
 
 
-def _followed(read: _Read | None, store: BookingStore, asked: Interval) -> _Read:
-    """What was read of the asked time with the changes since; read anew where that cannot be."""
+def _load(read: _Loaded | None, store: BookingStore, asked: Interval) -> _Loaded:
+    """The loaded bookings with the changes since, or all bookings of the time read again."""
     if read is not None and read.serves(asked) and (changes := store.changes(read.position)) is not None:
-        return read.followed(changes)
-    position = store.position()  # first: what is changed meanwhile is then read again, and never missed
-    hour = timedelta(hours=1)  # whole hours: a window that goes with the time reads anew once an hour
+        return read.with_changes(changes)
+    position = store.position()  # before the bookings, so that no change in between is missed
+    hour = timedelta(hours=1)  # whole hours, so that a window whose time moves along reads everything once an hour
     time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
-    return _Read(time, position, store.bookings(time.start, time.end))
+    return _Loaded(time, position, store.bookings(time.start, time.end))
 
 
 def _covers(time: Interval, asked: Interval) -> bool:
@@ -283,7 +281,7 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def age(view: View, now: datetime) -> str:
-    """`as of 18:42, 35 min ago`; nothing for a live one."""
+    """`as of 18:42, 35 min ago`; empty for a live view."""
     if view.is_live or view.as_of is None:
         return ""
     return f"as of {_clock(view.as_of)}, {formatting.age((now - view.as_of).total_seconds())} ago"

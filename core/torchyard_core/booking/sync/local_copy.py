@@ -1,8 +1,8 @@
-"""The copy of a team's calendar on this computer, for when its database is away: an SQLite file.
+"""The copy of a team's calendar in an SQLite file on this computer, for when the database is unavailable.
 
-It covers a time around now, follows the database's log of changes, and grows by a bounded number of bookings at a time,
-so that no command waits for it. Processes share one file: each reads, asks the database, and writes in one short
-transaction, unless another has written meanwhile. A damaged file is removed and made anew.
+It covers a time around now, follows the database's change log, and grows by a bounded number of bookings at a time, so
+that no command waits for it. Processes share the file: each reads it, queries the database, and writes in one short
+transaction, unless another process has written meanwhile. A damaged file is removed and created again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 KEPT_BEFORE = timedelta(days=14)
 KEPT_AFTER = timedelta(days=60)
 AT_A_TIME, MANY = 500, 5000
-"""Bookings, about: so many more are read by a command while the copy does not cover all of its time yet, and at once
-by a window that makes all of it."""
+"""Approximate number of bookings that are read at a time to extend the copy: by a command, and by a window."""
 _FIRST_STEP, _SPARSE = timedelta(hours=6), 100
 _VERSION = 1
 _BUSY_S = 1.0
@@ -53,7 +52,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Kept:
-    """What the copy holds of a time: `known` is all the time that it covers, `as_of` when it was so."""
+    """The copy of a time: `known` is all the time that it covers, `as_of` its age."""
 
     bookings: tuple[Booking, ...]
     slots: tuple[Slot, ...]
@@ -63,7 +62,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class _State:
-    """Where the copy stands. Each writing raises `revision`."""
+    """The state of the copy. Each write increments `revision`."""
 
     revision: int
     position: Position
@@ -72,17 +71,17 @@ class _State:
 
 
 class LocalCopy:
-    """One calendar's copy in a file, which may be there or not. Each method opens the file and closes it again."""
+    """A calendar's copy in a file, which may not exist. Each method opens and closes the file."""
 
     def __init__(self, file: Path, url: str):
         self._file = file
         self._url = url
 
     def read(self, since: datetime, until: datetime) -> Kept | None:
-        """What is known of that time, None where there is no copy of this calendar."""
+        """The copy of that time; None if there is no copy of this calendar."""
 
         def look(connection: sqlite3.Connection) -> Kept | None:
-            connection.execute("BEGIN")  # one state of the file for all three
+            connection.execute("BEGIN")  # all three reads see one state of the file
             if (state := self._state(connection)) is None:
                 return None
             chosen = "SELECT body FROM bookings WHERE starts < ? AND ends > ? ORDER BY starts, id"
@@ -101,9 +100,13 @@ class LocalCopy:
         at_a_time: int = AT_A_TIME,
         just_read: tuple[Position, Changes] | None = None,
     ) -> bool:
-        """Takes over what has changed in the store, and some of the time that is not covered yet. False: there is more
-        to take over, and the file can be written. `just_read`: changes, and since when they are; they are not asked for
-        again. Raises what the store raises.
+        """Applies changes of the store, and extends the covered time. Raises errors of the store.
+
+        Args:
+            just_read: Changes that were read already, with their position.
+
+        Returns:
+            False if the copy is incomplete and can be extended further.
         """
         state = self._with(self._state)
         hour = now.replace(minute=0, second=0, microsecond=0)
@@ -144,7 +147,7 @@ class LocalCopy:
         slots: str,
         is_new: bool,
     ) -> bool:
-        """All of it in one transaction; nothing where another process has written since `before` was read."""
+        """Writes in one transaction. Returns False, without writing, if another process has written since `before`."""
         connection.execute("BEGIN IMMEDIATE")
         if self._state(connection) != before:
             connection.execute("ROLLBACK")
@@ -182,8 +185,10 @@ class LocalCopy:
         return _State(revision, Position(seq, token), Interval(_moment(since), _moment(until)), _moment(as_of))
 
     def _with(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
-        """None where the file is busy or cannot be written (a full disk: the calendar itself is fine), or is damaged:
-        then it is removed, and made anew when it is next needed."""
+        """Runs `work`; returns None if the file is busy, not writable (a full disk) or damaged.
+
+        A damaged file is removed; the next use creates it again.
+        """
         try:
             with self._connected() as connection:
                 return work(connection)
@@ -191,7 +196,7 @@ class LocalCopy:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                 return None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            pass  # a file of SQLite, whose content is not ours
+            pass  # an SQLite file with other content
         except OSError:
             return None
         self._remove()
@@ -220,7 +225,7 @@ class LocalCopy:
 
 
 def _missing(known: Interval, wanted: Interval, step: timedelta) -> Interval | None:
-    """The next time to read: what is to come before what has been."""
+    """The next time to read: the future before the past."""
     if known.end < wanted.end:
         return Interval(known.end, min(known.end + step, wanted.end))
     if known.start > wanted.start:

@@ -1,4 +1,4 @@
-"""The team's rules: shown to all, changed by admins."""
+"""The dialog with the team's rules, which only admins can change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = 176
 
 
 class RulesDialog(QDialog):
-    """Closes once the store has the new rules."""
+    """Has a field for each one of `team_rules.FORM`; closes after the store has saved the rules."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)

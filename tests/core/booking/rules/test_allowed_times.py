@@ -1,4 +1,4 @@
-"""What looks for free places offers none that the rules would refuse: in a search, after a clash, and to who waits."""
+"""Places that are offered obey the rules: in a search, after a clash, and for the waitlist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules as the database enforces them and as Python does: equal answers to generated cases."""
+"""The rules in the database and in Python give equal answers to generated cases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ many = settings(
 
 @dataclass(frozen=True)
 class Case:
-    """A moment, the team's rules, what the person has, and what the person wants."""
+    """A time, the team's rules, and the bookings and the draft of a person."""
 
     now: datetime
     rules: Rules
@@ -95,7 +95,7 @@ any_rules = rule_sets(
     furthest_days=st.sampled_from((None, 0.5, 7, 90)),
     shortest_min=st.sampled_from((0, 15, 61.5)),
 ) | rule_sets(longest_h=st.none(), furthest_days=st.none(), shortest_min=st.just(0))
-"""Of any length and horizon, so that other rules are reached, in half of the cases."""
+"""Half of the cases have no limit of length and horizon, so that the other rules are reached."""
 chosen = st.sets(st.sampled_from([one.id for one in SLOTS if one.host != "gpu-b"]), min_size=1, max_size=4).map(sorted)
 
 
@@ -148,7 +148,7 @@ def answer(server: Cluster, case: Case, *statements: tuple[str, tuple[Any, ...]]
 def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(database_team: Team, case: Case) -> None:
     server, wanted = database_team.server, case.wanted
     assert server is not None
-    # GPUs are inserted one by one: a window that the second is refused by comes after the quota of the first.
+    # GPUs are inserted one by one, so that the quota of the first is checked before the window of the second.
     by_all, by_quota = (
         find_refusal(wanted, Circumstances(rules, case.now, SLOTS, PERSON, hours_of(case)))
         for rules in (case.rules, replace(case.rules, windows=()))
@@ -209,7 +209,7 @@ def test_without_rules_of_the_team_both_have_the_same_defaults() -> None:
 
 
 def test_a_refusal_by_the_database_names_the_rule_as_pythons_does(database_team: Team) -> None:
-    """Rules that an admin has changed since this desktop read them."""
+    """An admin has changed the rules since this desktop read them."""
     ada, lee = database_team.open("ada"), database_team.open("lee")
     old = lee.rules()
     ada.set_rules(replace(old, quota_gpu_hours=2))

@@ -1,8 +1,10 @@
-"""The team's rules, without a store."""
+"""Rules, idle release, names of slots and times, and usage, as pure functions."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, IdleEvidence, Login, State, persons_of
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
 from torchyard_core.booking.rules.refusal import Circumstances, find_refusal
-from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.team_rules import FORM, Rules
 from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.time_parser import length, moment
@@ -68,6 +70,13 @@ def test_rules_are_read_back_and_unknown_ones_are_errors():
         Rules.from_json({"windows": [{"opens": "25:00"}]})
     with pytest.raises(UsageError, match="there is no time zone"):
         Rules.from_json({"zone": "Mars"})
+
+
+def test_the_table_in_the_docs_has_every_setting_and_the_form_no_other():
+    table = (Path(__file__).parents[4] / "docs" / "bookings.md").read_text().partition("## Rules")[2]
+    rows = "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))
+    assert set(re.findall(r"`(\w+)`", rows)) == set(Rules().to_json())
+    assert {field.setting for field in FORM} == set(Rules().to_json()) - {"enforcement"}
 
 
 def booking(**more):

@@ -1,4 +1,4 @@
-"""What is free now."""
+"""Slots that are free now."""
 
 from __future__ import annotations
 

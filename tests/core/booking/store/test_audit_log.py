@@ -1,4 +1,4 @@
-"""Who changed which booking, from what to what: written by triggers, and by nothing else."""
+"""The audit log of bookings, which only triggers write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bookings in both stores: what is booked stays, what clashes is answered, what a rule forbids changes nothing."""
+"""The store in both databases: booking, changes, clashes, rules, waitlist, usage."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_series_beyond_the_horizon_is_refused_or_its_rest_is_listed(team):
     found = kim.book_series(draft("a0", 25, 2), "FREQ=WEEKLY;COUNT=30", free_ones=True)
     assert (len(found.booked), len(found.missed)) == (13, 17)
     assert {one.why.code for one in found.missed} == {"too_far"}
-    # A rule without an end goes as far as may be booked; one whose first is too far ahead is refused as a booking is.
+    # A rule without an end is booked up to the horizon; it is refused if its first occurrence is beyond it.
     endless = kim.book_series(draft("a1", 25, 2), "FREQ=WEEKLY")
     assert (len(endless.booked), endless.missed) == (len(found.booked), ())
     for rule in ("FREQ=WEEKLY", "FREQ=WEEKLY;COUNT=3", "FREQ=WEEKLY;UNTIL=20330101"):
@@ -211,7 +211,7 @@ def test_without_a_horizon_a_series_may_begin_and_go_on_after_a_year(team):
 def test_a_series_is_changed_from_one_on_or_all_of_it_or_not_at_all(team):
     kim = team.open("kim")
     made = kim.book_series(draft("a0", 1, 22), "FREQ=DAILY;COUNT=5").booked
-    # By a day, into the places of each other, later and earlier.
+    # Moved by a day into the places of each other, later and earlier.
     for days in (1, -1):
         start = kim.booking(made[2].id).start + timedelta(days=days)
         kim.change_series(made[2].id, start=start, end=start + timedelta(hours=20), title="later")
@@ -263,7 +263,7 @@ def test_the_database_finds_the_gaps_that_all_bookings_leave(team):
 
 
 def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(team):
-    """Each statement of a transaction in PostgreSQL sees what is committed then: the search needs a single one."""
+    """In PostgreSQL each statement sees what is committed then, so that the search has to be one statement."""
     kim, lee = team.open("kim"), team.open("lee")
     made = []
 

@@ -1,4 +1,4 @@
-"""A calendar that is closed leaves no connection open, not even one that another thread uses at that moment."""
+"""Closing a calendar leaves no connection open, even one that another thread is using."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections a calendar needs: a server has a hundred, and each desktop of a team takes part."""
+"""The number of connections of a calendar: a server has a hundred for all desktops of a team."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def connections(team: Team, person: str = "lee") -> int:
 
 
 class Heard(list[str]):
-    """What a watch has said."""
+    """Collects the changes that a Watch reports."""
 
     def watch(self, store: BookingStore) -> Watch:
         watch = store.watch(self.append)

@@ -1,4 +1,4 @@
-"""A SQLite file takes anything into any column: a row whose times are none is skipped and named, and all else works."""
+"""Rows with invalid times in an SQLite file are skipped and named, and everything else works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file_team(tmp_path: Path, clock: Any) -> Iterator[Team]:
 
 
 def spoil(team: Team, statement: str, *values: Any) -> None:
-    """By SQL that no check of Torchyard sees."""
+    """Writes invalid values by raw SQL."""
     with closing(sqlite3.connect(team.place.removeprefix("sqlite:///"), isolation_level=None)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         assert connection.execute(statement, values).rowcount == 1

@@ -1,4 +1,4 @@
-"""A member of the team who sends any SQL with psql: the calendar promises the same to the others."""
+"""A member who sends arbitrary SQL with psql cannot break the calendar of the others."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ HIDDEN = """
                                            NULL, NULL, false, NULL, '');
     INSERT INTO torchyard.booking_gpus (booking_id, gpu) VALUES ('forged', 'GPU-a0');
 """
-"""Books a GPU that is taken: the trigger of the first schema looked up the times in the temporary table."""
+"""Books a taken GPU: the trigger of the first schema read the times from the temporary table."""
 
 
 def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int, str]:
-    """Runs every statement, whatever the others gave: (how many failed, stderr)."""
+    """Runs all statements, also after errors. Returns the number of failures, and stderr."""
     done = subprocess.run(
         [bindir() / "psql", "-X", "-q", "-h", server.folder, "-p", str(server.port), "-U", person, "-d", database],
         input=script,
@@ -49,7 +49,7 @@ def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int,
 
 
 def content(server: Cluster, database: str) -> dict[str, list[str]]:
-    """Every row of every table, and the definitions of functions, policies, triggers and privileges."""
+    """All rows of all tables, and the definitions of functions, policies, triggers and privileges."""
     with server.connect("owner", database) as owner:
         tables = [row[0] for row in owner.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'torchyard'")]
         found = {
@@ -98,7 +98,7 @@ def filled(database_team: Team) -> Team:
 
 
 def of_every_object(server: Cluster, database: str) -> list[str]:
-    """Statements of every class on every table, column, function and role that the catalogue lists."""
+    """Statements of every kind on every table, column, function and role of the catalogue."""
     values = {"text": "'lee'", "timestamp with time zone": "'2100-01-01Z'", "boolean": "NOT {0}", "integer": "{0} + 1"}
     with server.connect("owner", database) as owner:
         columns = owner.execute(
@@ -109,7 +109,7 @@ def of_every_object(server: Cluster, database: str) -> list[str]:
             "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'torchyard'::regnamespace"
         )]  # fmt: skip
         roles = [row[0] for row in owner.execute("SELECT rolname FROM pg_roles WHERE rolname NOT IN ('lee')")]
-    # What Lee may change is left out by its owner: these are the rows of the others.
+    # Only rows of other owners: those that Lee may not change.
     theirs = {"bookings": "owner <> 'lee'", "uses": "reporter <> 'lee'", "waitlist": "owner <> 'lee'"}
     made = [
         f"UPDATE {table} SET {column} = {values.get(kind, 'NULL').format(column)} WHERE {theirs.get(table, 'true')};"
@@ -180,10 +180,10 @@ def test_no_statement_of_a_member_changes_what_others_have(filled: Team) -> None
     statements = [*of_every_object(server, database), *OTHERS]
     before = content(server, database)
     assert all(before[table] for table in before)
-    # Each statement starts anew: what one sets, or a role that it takes on, is not there for the next.
+    # Each statement runs in a new session, without settings or roles of the previous one.
     failed, said = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
     assert content(server, database) == before
-    quiet = [one for one in statements if one.startswith("UPDATE ")]  # of others' rows they reach none
+    quiet = [one for one in statements if one.startswith("UPDATE ")]  # they do not reach rows of others
     assert failed >= len(statements) - len(quiet) - 5, said
     assert "syntax error" not in said
 
@@ -216,7 +216,7 @@ def test_a_members_own_past_stays_as_it_was(filled: Team) -> None:
     before = content(server, filled.place)
     psql(server, "lee", filled.place, ";\n".join(FORBIDDEN_PAST) + ";")
     assert content(server, filled.place) == before
-    # Nor in a transaction that began when it was not past yet: the clock is the server's, not the transaction's.
+    # Nor in a transaction that began before: the server's clock counts, not the start of the transaction.
     with server.connect("owner", filled.place) as owner:
         owner.execute("UPDATE bookings SET starts = now() - interval '299 s' WHERE id = 'running'")
         found = owner.execute("SELECT prosrc ~ '[^_]now\\(\\)' FROM pg_proc WHERE proname = 'past_stays'").fetchone()
@@ -379,7 +379,7 @@ def test_an_admin_of_another_team_in_the_cluster_is_nobody_here(filled: Team) ->
 
 
 def first_schema(connection: Connection) -> None:
-    """The calendar as version 0001 set it up."""
+    """The calendar with the schema of version 0001."""
     from alembic import command
     from alembic.config import Config
 
@@ -393,7 +393,7 @@ def first_schema(connection: Connection) -> None:
 
 
 def test_a_calendar_of_the_first_schema_is_brought_up_to_date_with_all_its_rows(postgres: Cluster) -> None:
-    """With what a member could write then: a double booking, a booking without end, junk in the waitlist."""
+    """Including rows that a member could write then: a double booking, one without end, junk in the waitlist."""
     with postgres.connect("owner", "postgres") as owner:
         owner.execute("CREATE DATABASE shipped")
     try:

@@ -1,4 +1,4 @@
-"""What a member can do in the team's database with raw SQL and their own role: read, and nothing to others."""
+"""A member with raw SQL can read the team's database, and not change bookings of others."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_member_books_by_raw_sql_only_for_oneself_and_only_what_is_free(others
     lee.execute(row, ("own", "lee", made.start, made.end))
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('own', 'GPU-a0')")
-    # Whatever times and owner a row claims, it has those of its booking.
+    # A row gets the times and the owner of its booking, whatever it states.
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute(
             "INSERT INTO booking_gpus VALUES ('own', 'GPU-a0', 'lee', %s, %s, false)",
@@ -194,7 +194,7 @@ def test_a_tls_mode_is_honoured(postgres, database_team, monkeypatch):
 
 
 def test_a_database_whose_cable_was_pulled_is_noticed_within_seconds(postgres, database_team, monkeypatch):
-    """The kernel's own patience is a quarter of an hour."""
+    """The kernel's default time-out is a quarter of an hour."""
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
     store = open_store(postgres.tcp_url("kim", database_team.place), "kim")
     with store.session.engine.connect() as connection:

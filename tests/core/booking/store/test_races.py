@@ -1,4 +1,4 @@
-"""Fifty processes want the same GPUs at the same moment: one gets them, whole, and nobody waits for a deadlock."""
+"""Fifty processes book the same GPUs at the same time: one succeeds completely, without a deadlock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def race(url: str, number: int, start: Any, results: Any) -> None:
-    """One racer: in each round one GPU that everybody wants, then a group of which everybody wants one other."""
+    """One racer. Each round has a GPU that all racers want, then groups that overlap in a GPU."""
     store = open_at(url, "kim", Clock())
     store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
     chance = random.Random(number)
@@ -80,7 +80,7 @@ def test_of_fifty_racers_one_wins_each_round_and_the_others_are_told_who(team):
 
 
 def test_rows_alone_cannot_overlap_whatever_writes_them(team):
-    """Without our look for clashes, and without our locks: the trigger or the constraint alone."""
+    """Without the check for clashes and without locks: only the trigger or constraint."""
     store = team.open("kim")
     first = store.book(draft("a0 a1", 1, 2))
     same = Booking(**{**first.__dict__, "id": "other", "gpus": ("GPU-a1", "GPU-a2")})
@@ -95,7 +95,7 @@ def test_rows_alone_cannot_overlap_whatever_writes_them(team):
 
 
 def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
-    """Writes one half of a booking, and is killed there."""
+    """Writes half a booking, and is killed then."""
     store = open_at(url, "kim", Clock())
     with transaction(store.session.engine, writes=True) as connection:
         connection.execute(insert(tables.bookings), [booking_row(half)])

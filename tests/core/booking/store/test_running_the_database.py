@@ -1,4 +1,4 @@
-"""The commands of docs/bookings.md, *Running the database*, as a reader would run them, in their order."""
+"""Runs the commands of docs/bookings.md, *Running the database*, in their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCUMENTED = "postgresql+psycopg://postgres@db.example.org/gpus"
 
 
 def steps() -> dict[str, str]:
-    """Each step's commands, by the bold word that begins its paragraph."""
+    """The commands of each step, by the bold word at the start of its paragraph."""
     text = (ROOT / "docs" / "bookings.md").read_text(encoding="utf-8")
     section = text.split("\n## Running the database\n")[1].split("\n## ")[0]
     parts = re.split(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)[1:]
@@ -33,7 +33,7 @@ def steps() -> dict[str, str]:
 
 @pytest.fixture
 def server() -> Iterator[Cluster]:
-    """A server of the test's own, without the roles and the database that others use."""
+    """A separate server, without the roles and the database of other tests."""
     try:
         with cluster() as made:
             with made.connect("owner", "postgres") as owner:
@@ -48,7 +48,7 @@ def server() -> Iterator[Cluster]:
 
 
 def run(server: Cluster, folder: Path, commands: str, stdin: str = "") -> str:
-    """In a shell without a terminal, as the server's superuser."""
+    """Runs commands in a shell without a terminal, as the server's superuser."""
     data = server.folder / "data"
     owner = f"-o {data.owner()} " if os.geteuid() == 0 else ""
     commands = commands.replace(DOCUMENTED, f"'{server.url('owner', 'gpus')}'").replace("-o postgres ", owner)

@@ -1,4 +1,4 @@
-"""A freed place is booked for the first who waits, in the transaction that frees it."""
+"""A freed place is booked for the first matching entry, in the transaction that frees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts tell of the night, put together; and the calendar on its way to them."""
+"""Exchange with agents: evidence of several hosts combined, and the calendar sent to them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ ANSWERS: dict[str, Any] = {
 
 
 class OneHost:
-    """A fleet of one host, whose agent answers from a table."""
+    """A fleet of one host, whose agent responds from a table."""
 
     def __init__(self, answers: dict[str, Any]):
         self.hosts = {"gpu-a": None}

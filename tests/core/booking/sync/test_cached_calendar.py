@@ -1,4 +1,4 @@
-"""A calendar whose database goes away: it shows what it last knew with its age, books nothing, and comes back."""
+"""A calendar whose database is unavailable for a time: it shows its last known state with its age, and recovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHIN_S = 30
 
 @pytest.fixture
 def away_team(postgres):
-    """A server of the test's own, to be stopped and started, where there is PostgreSQL at all."""
+    """A separate server that the test stops and starts; skipped without PostgreSQL."""
     with cluster() as server:
         made = Team(Clock(), server, server.empty())
         made.open("kim").remember_slots(SLOTS)
@@ -45,7 +45,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
 
     watch = team.open("lee").watch(on_change)
     try:
-        # What was changed before it listened nobody tells it: it counts as changed.
+        # Changes before LISTEN are not notified, so that everything counts as changed.
         assert changed.wait(WITHIN_S)
         assert told == ["all"]
         told.clear()

@@ -1,5 +1,7 @@
-"""The calendar followed by its log of changes: what is shown, and the copy for when the database is away, hold just
-what the store holds, whatever happens to bookings, to the database, to clocks and to the copy's file."""
+"""The view that follows the change log, and the local copy, both equal the store's content.
+
+Also after changes of bookings, of the database, of clocks, and of the copy's file.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ KEPT_SINCE, KEPT_UNTIL = NOW - 14 * DAY, NOW + 60 * DAY
 
 
 class Desk:
-    """A calendar whose questions to the store are counted, and whose database may be cut off."""
+    """A calendar with counted queries, whose database can be made unavailable."""
 
     def __init__(self, team: Team, file: Path, person: str = "kim"):
         self.asked: list[str] = []
@@ -80,7 +82,7 @@ def desk(team: Team, tmp_path: Path):
 
 
 def raw(team: Team, *statements: str) -> None:
-    """SQL as the database's owner sends it."""
+    """Runs SQL as the database's owner."""
     if team.server is not None:
         with team.server.connect("owner", team.place) as owner:
             for statement in statements:
@@ -94,7 +96,7 @@ def raw(team: Team, *statements: str) -> None:
 
 
 def many(store: BookingStore, count: int, apart: timedelta, first: datetime = NOW) -> None:
-    """Bookings of an hour, one after the other."""
+    """Adds consecutive bookings of an hour."""
     slots = [Slot(f"GPU-m{number}", "gpu-m", number) for number in range(4)]
     store.remember_slots(slots)
     made = [draft(f"m{number % 4}", 0, 1, start=first + number * apart) for number in range(count)]
@@ -178,7 +180,7 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
 
 
 def backup(team: Team) -> Callable[[], None]:
-    """Saves the bookings and their log, and returns what restores them as a backup does: without triggers."""
+    """Saves the bookings and their log. Returns a function that restores them without triggers, like a backup."""
     if team.server is None:
         saved, file = sqlite3.connect(":memory:"), team.place.removeprefix("sqlite:///")
         with sqlite3.connect(file) as live:
@@ -234,7 +236,7 @@ def test_after_a_restored_backup_everything_is_read_anew_also_where_the_log_has_
 
 
 def test_a_transaction_that_commits_late_is_not_missed(database_team, tmp_path):
-    """Numbers drawn before and committed after those that a reader has seen."""
+    """Its numbers are drawn before those that a reader has seen, and committed after them."""
     team = database_team
     desk = Desk(team, tmp_path / "seen.sqlite3")
     late = "INSERT INTO bookings VALUES ('late', 'lee', 'late', '', '2031-01-06 10:00Z', '2031-01-06 11:00Z', 'UTC',"

@@ -1,1 +1,1 @@
-"""Alembic's migrations of the bookings database. Constraints, triggers and policies are written by hand."""
+"""Alembic migrations of the bookings database, with hand-written constraints, triggers and policies."""

@@ -1,4 +1,4 @@
-"""Alembic runs this: it migrates over the connection, and inside the transaction, that `upgrade` hands over."""
+"""Alembic's environment: migrations run in the connection and transaction of `engine.upgrade`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One module a migration, in order."""
+"""One module for each migration, in order."""

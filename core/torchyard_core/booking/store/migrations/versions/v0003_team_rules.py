@@ -1,6 +1,6 @@
 """PostgreSQL: the team's rules hold for any SQL of a member, and a freed place goes to the first in the waitlist.
 
-The functions follow `torchyard_core.booking.rules.team_rules`: generated cases in the tests compare the two. A refusal
+The functions are twins of `torchyard_core.booking.rules`: generated cases in the tests compare the two. A refusal
 is a check violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may
 change the rules, are exempt. Quotas need the latest committed rows: isolation levels other than READ COMMITTED are
 refused.
@@ -19,7 +19,7 @@ PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 LIVE = "('booked', 'active')"
 DEFAULTS = """{"longest_h": 168, "furthest_days": 90, "shortest_min": 15, "quota_gpu_hours": null, "quotas": {},
                "same_day_is_free": true, "windows": [], "groups": {}, "zone": "UTC"}"""
-"""`Rules()`: what holds while no admin has set rules."""
+"""The values of `Rules()`, which apply until an admin sets rules."""
 
 
 def upgrade() -> None:
