@@ -125,7 +125,7 @@ def test_a_wrong_user(lab3: Lab, make_desktop, tmp_path: Path) -> None:
     refused(run(desktop, topology(tmp_path / "user", ON_ONE)), 3, "gpu-a", "refused the login of stranger", "`user`")
 
     desktop.use(lab3, identity_file="/nowhere/id_ed25519")
-    refused(run(desktop, topology(tmp_path / "key", ON_ONE)), 3, "gpu-a", "the key /nowhere/id_ed25519 is not there")
+    refused(run(desktop, topology(tmp_path / "key", ON_ONE)), 3, "gpu-a", "the key /nowhere/id_ed25519 does not exist")
 
 
 def test_a_user_who_may_log_in_and_run_nothing(lab3: Lab, make_desktop, tmp_path: Path) -> None:

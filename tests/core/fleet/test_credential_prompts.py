@@ -37,7 +37,7 @@ def test_what_many_need_at_once_is_asked_once() -> None:
 
     def settle(_: int) -> str | None:
         ready.wait(60)
-        return secrets.settle("key", QUESTION, began, opens, "no")
+        return secrets.obtain("key", QUESTION, began, opens, "no")
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(settle, range(8))) == {"opened by right"}
@@ -50,19 +50,19 @@ def test_giving_up_holds_for_logins_under_way_and_not_for_later_ones() -> None:
     began = time.monotonic()
     for _ in range(3):
         with pytest.raises(NotAnswered) as refused:
-            secrets.settle("key", QUESTION, began, opens, "no")
+            secrets.obtain("key", QUESTION, began, opens, "no")
         assert refused.value.given_up
     assert len(user.asked) == 1
 
     user.answers = ["right"]
-    assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
+    assert secrets.obtain("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
 
 
 def test_an_empty_answer_goes_on_without_and_is_not_remembered() -> None:
     user = User("", "right")
     secrets = CredentialCache(user)
-    assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") is None
-    assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
+    assert secrets.obtain("key", QUESTION, time.monotonic(), opens, "no") is None
+    assert secrets.obtain("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
 
 
 def test_nobody_to_ask_is_not_giving_up() -> None:

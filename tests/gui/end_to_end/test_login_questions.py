@@ -145,7 +145,7 @@ def test_giving_up_is_told_on_the_hosts_card_and_asked_again_only_when_somebody_
 
     status = host(person, "gpu-a")
     assert status.state == "login refused"
-    assert "no right passphrase was given for the key" in sentence(status)
+    assert "no valid passphrase was given for the key" in sentence(status)
     assert "Try again when you have it" in sentence(status)
     assert person.fleet.questions.ask(question) is None  # what tries again by itself asks nobody
 

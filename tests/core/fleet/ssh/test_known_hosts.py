@@ -62,9 +62,9 @@ def test_a_revoked_key_is_refused_wherever_it_stands(
 ) -> None:
     keys = known(tmp_path, monkeypatch, f"{line('10.0.0.1', key)}\n@revoked {line('*', key)}\n".encode())
 
-    with pytest.raises(KeyChanged, match="has as revoked") as refusal:
+    with pytest.raises(KeyChanged, match="is revoked in") as refusal:
         keys.check(ROUTE, key)
-    assert "ask its owner" in refusal.value.hint
+    assert "ask the owner of the host" in refusal.value.hint
 
 
 def test_a_key_is_recorded_beside_what_is_there_and_read_again(
