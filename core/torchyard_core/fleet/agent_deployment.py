@@ -203,9 +203,7 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
     if first.get("absent"):
         raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=f"Run `torchyard deploy {host.name}`.")
     if place := misfit(first, FIRST_ANSWER):
-        raise AgentFailed(
-            host.name, f"the agent on {host.name} violates the protocol: `{place}` of its first answer."
-        )
+        raise AgentFailed(host.name, f"the agent on {host.name} violates the protocol: `{place}` of its first answer.")
     if not first["have"]:
         for start in range(0, len(archive.data), CHUNK):
             answers.send(archive.data[start : start + CHUNK])

@@ -1,4 +1,4 @@
-"""What is asked of the user: once, by one, and no longer than it is right."""
+"""Prompts for credentials: once per credential, by one login at a time, until it proves wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUESTION = Question(Kind.PASSPHRASE, "gpu-a", "the key ~/.ssh/id", "Passphrase")
 
 
 class User:
-    """Answers in order, then gives up."""
+    """Gives the answers in order, then cancels."""
 
     def __init__(self, *answers: str):
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""The fleet file: read with lines, changed without losing a comment."""
+"""The fleet file: problems with line numbers, and edits that keep comments."""
 
 from __future__ import annotations
 

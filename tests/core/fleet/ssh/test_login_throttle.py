@@ -1,4 +1,4 @@
-"""Logins in turn, and pauses between attempts."""
+"""Limits of concurrent logins, and backoff between attempts."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from torchyard_core.fleet.ssh import SshDialer
 
 
 class AsksForCodes(paramiko.ServerInterface):
-    """Wants a password, then a code that is another one each time."""
+    """Asks for a password, then for a code that changes each time."""
 
     logins = 0
 

@@ -1,4 +1,4 @@
-"""Key files, looked at and opened."""
+"""Inspection and loading of key files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SSH servers that stop in the middle of the first exchange, and what the user reads of each."""
+"""SSH servers that stop answering before the login, and the messages about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's ssh configuration, as a fleet's hosts take it."""
+"""Routes from the user's SSH configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def route(text: str, **host: object) -> Route:
 
 
 def way(found: Route) -> list[str]:
-    """Where the route leads, hop by hop."""
+    """The hops of the route."""
     return [f"{hop.user}@{hop.address}:{hop.port}" for hop in found.hops]
 
 
