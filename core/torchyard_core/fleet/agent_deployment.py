@@ -163,7 +163,7 @@ def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool,
     nonce = secrets.token_hex(16)
     channel = _open(host, dialer, nonce)
     try:
-        return _hand_over(host, channel, nonce, archive, install, progress)
+        return _bridge(host, channel, nonce, archive, install, progress)
     except BaseException:  # also on Ctrl-C, the connection must be closed
         channel.close()
         raise
@@ -186,7 +186,7 @@ def _started(host: Host, program: str, start: Callable[[], Channel]) -> Channel:
         raise AgentFailed(host.name, f"{program} cannot be started on this computer: {error.strerror}.") from error
 
 
-def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress) -> Link:
+def _bridge(host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress) -> Link:
     header = {
         "nonce": nonce,
         "sha256": archive.sha256,
@@ -197,7 +197,7 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
         "by": who_asks(),
     }
     opening = b"%d\n%s%s\n" % (len(archive.bootstrap), archive.bootstrap, json.dumps(header).encode())
-    answers = _Answers(host, channel, nonce)
+    answers = _AnswerReader(host, channel, nonce)
     answers.send(opening)
     first = answers.next()
     if first.get("absent"):
@@ -231,7 +231,7 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
     return link
 
 
-class _Answers:
+class _AnswerReader:
     """Reads the answers, which are lines that begin with the nonce, among other output of the login."""
 
     def __init__(self, host: Host, channel: Channel, nonce: str):

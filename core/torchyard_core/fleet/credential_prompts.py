@@ -112,13 +112,9 @@ class CredentialCache:
             self._known.pop(key, None)
 
     def ask(self, key: Hashable, question: Question, began: float) -> str:
-        """Prompts the user. A cancellation also applies to the other logins in progress.
+        """Prompts the user. Raises NotAnswered.
 
-        Args:
-            began: Start of the login (monotonic).
-
-        Raises:
-            NotAnswered: The user cancelled, or cannot be asked.
+        A cancellation also applies to other logins in progress. `began` is the start of this login (monotonic).
         """
         if self._questions is None:
             raise NotAnswered(question, given_up=False)
@@ -134,20 +130,9 @@ class CredentialCache:
     def obtain(
         self, key: Hashable, question: Question, began: float, use: Callable[[str], Credential | None], complaint: str
     ) -> Credential | None:
-        """Returns the stored credential, or prompts until `use` turns the answer into one, and stores it.
+        """Returns the stored credential, or prompts up to TRIES times until `use` accepts the answer, and stores it.
 
-        Args:
-            key: Identifies the credential.
-            question: The prompt.
-            began: Start of the login (monotonic).
-            use: Turns an answer into a credential; None if the answer is wrong.
-            complaint: Shown when prompting again.
-
-        Returns:
-            The credential; None for an empty answer.
-
-        Raises:
-            NotAnswered: The user cancelled, cannot be asked, or gave TRIES wrong answers.
+        `use` returns the credential, or None for a wrong answer. Returns None for an empty answer. Raises NotAnswered.
         """
         with self.exclusive(key):
             if (known := self.known(key)) is not None:
@@ -165,6 +150,6 @@ class CredentialCache:
             raise NotAnswered(question, given_up=True)
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """A server's text made safe for display: one printable line of limited length, without terminal controls."""
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))[:MAX_SHOWN].strip()

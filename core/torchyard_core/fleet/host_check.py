@@ -114,11 +114,7 @@ def check_host(
 ) -> HostCheck:
     """Connects to a host and reads its facts. Errors become part of the result.
 
-    Args:
-        install: As for `attach`.
-        replace_same_version: As for `attach`.
-        progress: Called while the agent is sent.
-        looking: Called once the agent answers.
+    `install` and `replace_same_version` are those of `attach`. `looking` is called once the agent answers.
     """
     try:
         link = fleet.link(name, install=install, replace_same_version=replace_same_version, progress=progress)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, shown
+from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, printable
 
 QUESTION = Question(Kind.PASSPHRASE, "gpu-a", "the key ~/.ssh/id", "Passphrase")
 
@@ -79,5 +79,5 @@ def test_answers_do_not_show_in_what_may_be_printed() -> None:
 
 
 def test_a_servers_words_cannot_reach_for_the_terminal() -> None:
-    assert shown("\x1b]0;evil\x07Pass\nword:\r\x00 \u202e") == "]0;evil Pass word:"
-    assert len(shown("x" * 10_000)) == 400
+    assert printable("\x1b]0;evil\x07Pass\nword:\r\x00 \u202e") == "]0;evil Pass word:"
+    assert len(printable("x" * 10_000)) == 400

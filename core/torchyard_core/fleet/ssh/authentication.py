@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import paramiko
+from paramiko.agent import AgentKey
 
 from torchyard_core.errors import LoginRefused
-from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, shown
+from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, printable
 from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
 from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, key_files
 from torchyard_core.fleet.ssh.route import Route
@@ -103,9 +104,9 @@ class Login:
             others = [] if self._route.identities_only else [key for key in held if key.asbytes() not in named]
             left = [file for file in files if file.private and not (file.public and file.public in in_agent)]
             candidates: list[tuple[paramiko.PKey | KeyFile, str]] = [
-                *((key, f"the ssh-agent's {shown(key.comment) or 'key'}") for key in held if key.asbytes() in named),
-                *((file, file.shown) for file in left if not file.encrypted),
-                *((key, f"the ssh-agent's {shown(key.comment) or 'key'}") for key in others),
+                *((key, _description(key)) for key in held if key.asbytes() in named),
+                *((file, file.display_path) for file in left if not file.encrypted),
+                *((key, _description(key)) for key in others),
             ]
             self._encrypted = [file for file in left if file.encrypted]
             for key, description in candidates:
@@ -115,7 +116,7 @@ class Login:
 
     def _by_encrypted_keys(self) -> Sequence[str] | None:
         for file in self._encrypted:
-            if (accepted := self._by_key(file, file.shown)) is not None:
+            if (accepted := self._by_key(file, file.display_path)) is not None:
                 return accepted
         return None
 
@@ -141,12 +142,12 @@ class Login:
         if not file.encrypted:
             return file.open()
         if not self._may_ask:
-            self._problems.append(f"the key {file.shown} is encrypted, and no ssh-agent holds it")
+            self._problems.append(f"the key {file.display_path} is encrypted, and no ssh-agent holds it")
             return None
         self._asked_passphrase = True
         return self._secrets.obtain(
             ("key", str(file.path), file.public),  # a replaced file holds another key
-            Question(Kind.PASSPHRASE, self._route.name, f"the key {file.shown}", "Passphrase"),
+            Question(Kind.PASSPHRASE, self._route.name, f"the key {file.display_path}", "Passphrase"),
             self._began,
             lambda passphrase: _unlocked(file, passphrase),
             "Wrong passphrase.",
@@ -216,3 +217,7 @@ def _unlocked(file: KeyFile, passphrase: str) -> paramiko.PKey | None:
         return file.open(passphrase)
     except WrongPassphrase:
         return None
+
+
+def _description(key: AgentKey) -> str:
+    return f"the ssh-agent's {printable(key.comment) or 'key'}"

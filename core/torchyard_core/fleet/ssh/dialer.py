@@ -43,12 +43,7 @@ class SshDialer:
     """Logs in on hosts with keys and with credentials that the user has entered. Thread-safe."""
 
     def __init__(self, known_hosts: Path, questions: Questions | None = None):
-        """Creates a dialer.
-
-        Args:
-            known_hosts: Torchyard's own file. The user's file is read too and never written.
-            questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-        """
+        """`known_hosts` is Torchyard's own file. The user's file is read too, but never written."""
         self.known_hosts = known_hosts
         self._keys = KnownHosts(known_hosts)
         self._config = UserConfig()

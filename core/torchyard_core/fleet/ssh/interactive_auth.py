@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import paramiko
 
-from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Kind, Question, shown
+from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Kind, Question, printable
 from torchyard_core.fleet.ssh.route import Route
 
 ANSWER_TIMEOUT_S = 600.0
@@ -36,11 +36,8 @@ class InteractiveAuth:
     def authenticate(self, method: str) -> Sequence[str] | None:
         """Tries the method with up to TRIES answers. Stores accepted answers, except one-time codes.
 
-        Returns:
-            The methods that the server still requires (empty: authenticated); None if it rejected all answers.
-
-        Raises:
-            NotAnswered: The user cancelled.
+        Returns the methods that the server still requires (empty: authenticated), or None if it rejected all answers.
+        Raises NotAnswered.
         """
         self._complaint = ""
         self.asked = True
@@ -73,8 +70,8 @@ class InteractiveAuth:
 
     def _answers(self, title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
         """Answers the server's prompts, on the transport's thread. An exception ends the login."""
-        text = shown(f"{title} {instructions}")
-        return [self._answer(text, shown(prompt).rstrip(": ") or "Answer", echo) for prompt, echo in prompts]
+        text = printable(f"{title} {instructions}")
+        return [self._answer(text, printable(prompt).rstrip(": ") or "Answer", echo) for prompt, echo in prompts]
 
     def _answer(self, text: str, prompt: str, echo: bool) -> str:
         question = Question(

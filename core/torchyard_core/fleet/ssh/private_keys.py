@@ -37,7 +37,7 @@ class KeyFile:
     """False for a file with a public key only, which selects a key of the ssh-agent."""
 
     @property
-    def shown(self) -> str:
+    def display_path(self) -> str:
         """The path for messages, with `~` for the home folder."""
         with contextlib.suppress(ValueError):
             return f"~/{self.path.relative_to(expanded('~'))}"
@@ -50,14 +50,14 @@ class KeyFile:
             return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # cryptography takes bytes
         except UnknownKeyType as error:
             raise BadKey(
-                f"the key {self.shown} is of a type that the built-in SSH client does not support",
+                f"the key {self.display_path} is of a type that the built-in SSH client does not support",
             ) from error
         except OSError as error:
-            raise BadKey(f"the key {self.shown} cannot be read: {error.strerror}") from error
+            raise BadKey(f"the key {self.display_path} cannot be read: {error.strerror}") from error
         except (paramiko.SSHException, ValueError, TypeError, IndexError, struct.error) as error:
             if self.encrypted and passphrase is not None:
-                raise WrongPassphrase(f"the passphrase does not open the key {self.shown}") from error
-            raise BadKey(f"the key {self.shown} is malformed") from error
+                raise WrongPassphrase(f"the passphrase does not open the key {self.display_path}") from error
+            raise BadKey(f"the key {self.display_path} is malformed") from error
 
 
 class BadKey(Exception):

@@ -85,12 +85,7 @@ def route_to(host: Host, lookup: Lookup) -> Route:
 
 
 def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, int, str], ...]) -> Route:
-    """The route with its jumps.
-
-    Args:
-        jump: Value of ProxyJump; None for that of the configuration.
-        seen: The later logins on the way, to detect circles.
-    """
+    """`jump` is a ProxyJump, None for that of the configuration; `seen` are the later logins, to detect circles."""
     alias = host.address or host.name
     found = lookup(alias)
     user = host.user or _one(found, "user") or _own_login(host.name)
