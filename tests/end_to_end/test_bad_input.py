@@ -115,7 +115,7 @@ def test_a_changed_host_key(lab: LabFactory, make_desktop, tmp_path: Path) -> No
     outcome = run(desktop, topology(tmp_path / "changed", ON_ONE))
 
     now = hosts.hosts[0].host_key_fingerprint
-    refused(outcome, 3, "has changed", re.escape(before), re.escape(now), "somebody stands between")
+    refused(outcome, 3, "has changed", re.escape(before), re.escape(now), "the connection is intercepted")
 
 
 def test_a_wrong_user(lab3: Lab, make_desktop, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torchyard_core.launch.checking import Ground
 
 from tests.end_to_end.running import REPOSITORY, log_of, only, programs_on, topology, wait_until
 from tests.faults.runs import Team
@@ -21,6 +20,7 @@ from tests.lab import Desktop, Lab, LabHost
 from torchyard_agent import __version__ as OURS
 from torchyard_core.background_thread import in_background
 from torchyard_core.launch.checks.check import Check
+from torchyard_core.launch.planning import Ground
 
 pytestmark = pytest.mark.lab
 

@@ -128,7 +128,7 @@ def test_a_wrong_answer_is_asked_again_with_why(window_of: OpenWindow, desktop_o
 
     answer(person, "wrong")
     dialog = answer(person, PASSPHRASE)
-    assert "does not open the key" in dialog.complaint.text
+    assert "Wrong passphrase" in dialog.complaint.text
     person.hosts_were_asked()
 
     assert host(person, "gpu-a").has_no_agent
