@@ -99,7 +99,7 @@ def test_every_malformed_host_is_an_error_of_its_own(tmp_path: Path, request: py
     assert found["good"]["gpus"]
     assert [name for name in evil if not found[name]["error"]] == []
     assert "malformed at `gpus[0].index`" in found["gpus"]["error"]["message"]
-    assert "no message" in found["json"]["error"]["message"]
+    assert "an invalid message" in found["json"]["error"]["message"]
 
 
 def test_findings_of_enforcement_that_no_agent_makes_are_an_error_of_their_host(

@@ -116,7 +116,7 @@ def test_a_changed_host_key(lab: LabFactory, make_desktop, tmp_path: Path) -> No
     outcome = run(desktop, topology(tmp_path / "changed", ON_ONE))
 
     now = hosts.hosts[0].host_key_fingerprint
-    refused(outcome, 3, "has changed", re.escape(before), re.escape(now), "somebody stands between")
+    refused(outcome, 3, "has changed", re.escape(before), re.escape(now), "the connection is intercepted")
 
 
 def test_a_wrong_user(lab3: Lab, make_desktop, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_wrong_user(lab3: Lab, make_desktop, tmp_path: Path) -> None:
     refused(run(desktop, topology(tmp_path / "user", ON_ONE)), 3, "gpu-a", "refused the login of stranger", "`user`")
 
     desktop.use(lab3, identity_file="/nowhere/id_ed25519")
-    refused(run(desktop, topology(tmp_path / "key", ON_ONE)), 3, "gpu-a", "the key /nowhere/id_ed25519 is not there")
+    refused(run(desktop, topology(tmp_path / "key", ON_ONE)), 3, "gpu-a", "the key /nowhere/id_ed25519 does not exist")
 
 
 def test_a_user_who_may_log_in_and_run_nothing(lab3: Lab, make_desktop, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_wrong_passphrase_is_asked_again_and_giving_up_ends_it_for_all(
         sentences = list(pool.map(refusal, [f"plain-{number}" for number in range(4)]))
 
     assert len(asked.questions) == 2
-    assert all("was given up: no right passphrase was given for the key ~/.ssh/locked" in said for said in sentences)
+    assert all("was cancelled: no valid passphrase was given for the key ~/.ssh/locked" in said for said in sentences)
     # Who tries again later is asked again.
     with pytest.raises(LoginRefused):
         dial.connect(Host(name="plain"))
@@ -150,7 +150,7 @@ def test_without_anybody_to_ask_the_sentence_says_what_is_needed(hosts: Lab, hom
     with pytest.raises(LoginRefused) as refused:
         dialer(hosts, home, None).connect(Host(name="plain"))
 
-    assert "the key ~/.ssh/locked is encrypted, and no ssh-agent holds it open" in refused.value.message
+    assert "the key ~/.ssh/locked is encrypted, and no ssh-agent holds it" in refused.value.message
     assert "ssh-add" in refused.value.hint
 
 
@@ -261,7 +261,7 @@ def test_a_key_and_then_a_password_where_the_host_wants_both(hosts: Lab, home: P
 
 @pytest.mark.parametrize("name", ["pam", "password", "both"])
 def test_giving_up_or_nobody_to_ask_is_a_plain_refusal(hosts: Lab, home: Path, name: str) -> None:
-    with pytest.raises(LoginRefused, match="was given up"):
+    with pytest.raises(LoginRefused, match="was cancelled"):
         dialer(hosts, home, Asked(None)).connect(as_lee(hosts, name))
     with pytest.raises(LoginRefused, match="it asks for a password or code") as refused:
         dialer(hosts, home, None).connect(as_lee(hosts, name))
@@ -301,7 +301,7 @@ def test_the_terminal_is_asked_hidden_and_nothing_keeps_the_answer(
     with terminal(desktop, "hosts", "check") as screen:
         at = screen.read_until(f"Password for lee on pam ({place}:22): ")
         screen.type("wrong\n")
-        at = screen.read_until("The host did not take that.", at)
+        at = screen.read_until("The host did not accept that.", at)
         screen.read_until(": ", at)
         screen.type(PASSWORD + "\n")
         screen.read_to_the_end()

@@ -1,4 +1,4 @@
-"""The agent's archive: its sources as one blob, the same bytes from the same sources on every desktop."""
+"""The agent's archive: its sources in one file, built reproducibly on every desktop."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ ENTRY_POINTS = {
         "[torch.backends]\ntorchyard = torchyard_agent.tcp_store_binding:install\n"
     )
 }
-"""With it torch calls `torchyard_agent.tcp_store_binding` in every rank."""
+"""Makes torch call `torchyard_agent.tcp_store_binding` in every rank."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """What is put on a host: `data` is zlib-compressed JSON, path to text.
-
-    `sha256`, its name there, is the hash of the JSON: builds of zlib compress the same text to different bytes, and
-    desktops of one version would replace each other's agents.
-    """
+    """The archive that is installed on hosts."""
 
     version: str
     sha256: str
+    """Hash of the uncompressed JSON, which identifies the archive: the output of zlib differs between its builds."""
     data: bytes
+    """Zlib-compressed JSON that maps paths to texts."""
     bootstrap: bytes
-    """The first code to run there, which stands alone (see `torchyard_agent.bootstrap`)."""
+    """The first code to run on the host, which imports nothing of the archive (`torchyard_agent.bootstrap`)."""
     unpacked: str
-    """SHA-256 of its sources as they are unpacked: what a host has otherwise was half-written, or changed."""
+    """SHA-256 of the unpacked sources, to detect incomplete or modified installations."""
 
 
 def _sources(folder: Traversable, path: str) -> dict[str, str]:
@@ -51,7 +49,7 @@ def _sources(folder: Traversable, path: str) -> dict[str, str]:
 
 
 def hash_of_sources(sources: Mapping[str, str]) -> str:
-    """As a host finds it out of the unpacked files (`torchyard_agent.bootstrap`)."""
+    """The hash of the sources as a host computes it from the unpacked files (`torchyard_agent.bootstrap`)."""
     digest = hashlib.sha256()
     for path, text in sorted(sources.items()):
         data = text.encode()

@@ -1,8 +1,8 @@
-"""Deploy and attach in one act: one connection, one channel, one interpreter on the host.
+"""Deployment of the agent and connection to its daemon, over one channel and with one interpreter on the host.
 
-The channel runs `/bin/sh` (never the login shell, which may be csh or print noise), which runs the first interpreter
-that is new enough. That one takes the bootstrap and, where it is absent, the archive over stdin, and becomes the
-bridge to the daemon, starting it by one fork where none runs. What comes before a line's nonce is noise.
+The channel runs `/bin/sh` (not the login shell, which may be csh or print text), which runs the first interpreter that
+is new enough. The interpreter reads the bootstrap and, if it is missing, the archive from stdin, starts the daemon if
+none runs, and becomes the bridge to it. Output before a line with the nonce is ignored.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from torchyard_core.fleet.ssh.openssh import explain, open_ssh
 from torchyard_core.identity import who_asks
 
 ANSWER_TIMEOUT_S = 60.0
-"""From the login to the daemon's first answer, on a slow host with a home on NFS."""
+"""Time from the login to the daemon's first answer, on a slow host with a home on NFS."""
 TRIES = 4
-"""An older desktop that lost its link may start an older daemon just before ours; a daemon may leave as we come."""
+"""Attempts: meanwhile an older desktop may start an older daemon, or the daemon may exit."""
 RETIRE_WITHIN_S = 10.0
-"""A daemon that was told to leave does so in milliseconds."""
+"""Time for a daemon to exit after `retire`, which usually takes milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
-"""Exit status of an interpreter that is too old, which lets the shell try the next."""
+"""Exit status of an interpreter that is too old, after which the shell tries the next one."""
 MAX_NOISE = 1 << 20
-"""Bytes that a login may print before our first line."""
+"""Bytes that a login may print before the first answer."""
 
 _SHELL = (
     'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '
@@ -54,7 +54,7 @@ _SHELL = (
     f'"$p" -E -s -S -c "$c" "$n"; r=$?; case $r in {TOO_OLD}|126|127) ;; *) exit $r;; esac; '
     'done; echo "$n {\\"no_python\\": true}"'
 )
-"""Without `!`, newlines and single quotes, so that csh and fish, which start it, leave it as it is."""
+"""Contains no `!`, newlines or single quotes, which csh and fish as login shells would interpret."""
 _INTERPRETER = (
     "import sys; v = sys.version_info; "
     'old = \'{"too_old": "%s", "at": "%s"}\' % (".".join(map(str, v[:3])), sys.executable); '
@@ -63,7 +63,7 @@ _INTERPRETER = (
 )
 
 Progress = Callable[[int, int], None]
-"""(bytes sent, bytes in all)."""
+"""Called with (bytes sent, total bytes)."""
 
 
 def attach(
@@ -75,20 +75,27 @@ def attach(
     replace_same_version: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Link:
-    """A link to the daemon of `host`, whose agent is installed and started where it was not.
+    """Connects to the daemon of `host`, after installing and starting the agent if necessary.
 
-    A newer agent is never replaced; an older one is, its runs going on. `replace_same_version` also replaces one of
-    the same version and other sources, once: two desktops do not take turns. With `install` False nothing is put on a
-    host that has nothing of ours. `link.remark` says what the user should know of the agent's version. Raises a
-    HostError.
+    An older agent is replaced while its runs continue; a newer one is kept. `link.remark` tells the user about a
+    different version.
+
+    Args:
+        install: Whether to install an agent on a host without one.
+        replace_same_version: Whether to replace an agent of the same version with other sources. This is done once,
+            so that two desktops do not replace each other's agents forever.
+        progress: Called while the archive is sent.
+
+    Raises:
+        HostError: The host cannot be used.
     """
     mine = version_order(archive.version)
     for tries_left in reversed(range(TRIES)):
         try:
             link = _attach_once(host, dialer, archive, install, progress)
-        except _LeftMeanwhile as left:
+        except _DaemonExited as exited:
             if not tries_left:
-                raise left.error from left
+                raise exited.error from exited
             continue
         theirs = version_order(str(link.hello["version"]))
         stale = theirs == mine and link.hello["sha256"] != archive.sha256 and replace_same_version
@@ -114,8 +121,8 @@ def attach(
     return link
 
 
-class _LeftMeanwhile(Exception):
-    """The daemon was leaving, for a newer one or with its host, just as it was reached."""
+class _DaemonExited(Exception):
+    """Raised if the daemon exited while the connection was made, for example in favour of a newer one."""
 
     def __init__(self, error: AgentFailed):
         super().__init__(error.message)
@@ -123,16 +130,16 @@ class _LeftMeanwhile(Exception):
 
 
 def _retire(link: Link) -> AgentRefused | None:
-    """Asks the daemon to leave, and waits until it has let go of its name and with it of this connection.
+    """Asks the daemon to exit and waits until it has closed the connection.
 
-    Where it refuses, the link stays open, and the refusal is returned.
+    If the daemon refuses, the link stays open and the refusal is returned.
     """
     gone = threading.Event()
     link.on_close(gone.set)
     try:
         link.call("retire", {"by": who_asks()})
     except Unreachable:
-        pass  # it was faster in leaving than in answering
+        pass  # it exited before its answer was sent
     except AgentRefused as refusal:
         return refusal
     gone.wait(RETIRE_WITHIN_S)
@@ -141,14 +148,14 @@ def _retire(link: Link) -> AgentRefused | None:
 
 
 def interpreters(host: Host) -> list[str]:
-    """Where the agent's interpreter is looked for, in this order."""
+    """Candidates for the agent's interpreter, in the order of preference."""
     own = [sys.executable] if host.local else []
-    wanted = [host.agent_python, "/usr/bin/python3", host.python, *own, "python3", "python"]
-    return list(dict.fromkeys(path for path in wanted if path))
+    candidates = [host.agent_python, "/usr/bin/python3", host.python, *own, "python3", "python"]
+    return list(dict.fromkeys(path for path in candidates if path))
 
 
 def command_line(host: Host, nonce: str) -> list[str]:
-    """What runs on the host, as arguments."""
+    """The arguments of the command that runs on the host."""
     return ["/bin/sh", "-c", _SHELL, "sh", nonce, _INTERPRETER, *interpreters(host)]
 
 
@@ -156,8 +163,8 @@ def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool,
     nonce = secrets.token_hex(16)
     channel = _open(host, dialer, nonce)
     try:
-        return _hand_over(host, channel, nonce, archive, install, progress)
-    except BaseException:  # Ctrl-C too: the login is given back
+        return _bridge(host, channel, nonce, archive, install, progress)
+    except BaseException:  # also on Ctrl-C, the connection must be closed
         channel.close()
         raise
 
@@ -179,7 +186,7 @@ def _started(host: Host, program: str, start: Callable[[], Channel]) -> Channel:
         raise AgentFailed(host.name, f"{program} cannot be started on this computer: {error.strerror}.") from error
 
 
-def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress) -> Link:
+def _bridge(host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress) -> Link:
     header = {
         "nonce": nonce,
         "sha256": archive.sha256,
@@ -190,15 +197,13 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
         "by": who_asks(),
     }
     opening = b"%d\n%s%s\n" % (len(archive.bootstrap), archive.bootstrap, json.dumps(header).encode())
-    answers = _Answers(host, channel, nonce)
+    answers = _AnswerReader(host, channel, nonce)
     answers.send(opening)
     first = answers.next()
     if first.get("absent"):
         raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=f"Run `torchyard deploy {host.name}`.")
     if place := misfit(first, FIRST_ANSWER):
-        raise AgentFailed(
-            host.name, f"the agent on {host.name} does not keep to the protocol: `{place}` of its first answer."
-        )
+        raise AgentFailed(host.name, f"the agent on {host.name} violates the protocol: `{place}` of its first answer.")
     if not first["have"]:
         for start in range(0, len(archive.data), CHUNK):
             answers.send(archive.data[start : start + CHUNK])
@@ -221,13 +226,13 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
             hint=f"See {header['agent_dir']}/hosts/*/daemon.log there.",
         )
         if isinstance(error, Unreachable):
-            raise _LeftMeanwhile(failed) from error
+            raise _DaemonExited(failed) from error
         raise failed from error
     return link
 
 
-class _Answers:
-    """The lines that begin with the nonce, out of whatever else the login prints."""
+class _AnswerReader:
+    """Reads the answers, which are lines that begin with the nonce, among other output of the login."""
 
     def __init__(self, host: Host, channel: Channel, nonce: str):
         self._host = host
@@ -240,12 +245,12 @@ class _Answers:
         try:
             self._channel.send(data)
         except (OSError, EOFError) as error:
-            # The interpreter left; what it said before tells more than the broken pipe.
+            # The interpreter has exited. Its last answer explains more than the broken pipe.
             self.next()
             raise self._broken() from error
 
     def next(self) -> dict[str, Any]:
-        """The next answer. Raises NoPython, or AgentFailed with what the host printed instead of one."""
+        """The next answer. Raises NoPython, or AgentFailed with the other output of the host."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while True:
             start = self._buffer.find(self._mark)
@@ -271,15 +276,15 @@ class _Answers:
             self._buffer += data
 
     def rest(self) -> bytes:
-        """What came after the last answer."""
+        """The bytes received after the last answer."""
         rest, self._buffer = self._buffer, b""
         return rest
 
     def _checked(self, answer: dict[str, Any]) -> dict[str, Any]:
         host = self._host.name
         if "no_python" in answer:
-            looked = ", ".join(interpreters(self._host))
-            found = f"found {'; '.join(self._too_old)}" if self._too_old else f"looked for {looked}"
+            candidates = ", ".join(interpreters(self._host))
+            found = f"found {'; '.join(self._too_old)}" if self._too_old else f"looked for {candidates}"
             raise NoPython(
                 host,
                 f"there is no Python ≥ 3.9 on {host}: {found}.",
@@ -288,10 +293,10 @@ class _Answers:
         if "unsafe" in answer:
             raise AgentFailed(
                 host,
-                f"the agent does not run out of {answer.get('folder')} on {host}, where other users could plant code: "
+                f"the agent does not run from {answer.get('folder')} on {host}, where other users could plant code: "
                 f"{answer['unsafe']}.",
-                hint="Look what is in that folder and `chmod go-w` it there, or set `agent_dir` for the host in the "
-                "fleet file to a folder that only this user can write to.",
+                hint="Inspect that folder and `chmod go-w` it there, or set `agent_dir` for the host in the fleet file "
+                "to a folder that only this user can write to.",
             )
         if "error" in answer:
             raise AgentFailed(
@@ -306,13 +311,13 @@ class _Answers:
         if self._host.transport is Transport.OPENSSH and (explained := explain(self._host.name, errors)):
             return explained
         printed = f"{errors}\n{self._buffer.decode(errors='replace')}"
-        if "Traceback (most recent call last)" in printed:  # of a Python there: its last line says what it was
+        if "Traceback (most recent call last)" in printed:  # the last line of a traceback names the error
             printed = printed.rstrip().rpartition("\n")[2]
-        said = " ".join(printed.split())[-300:].rstrip(".")
+        output = " ".join(printed.split())[-300:].rstrip(".")
         return AgentFailed(
             self._host.name,
             f"the agent could not be started on {self._host.name}: "
-            + (f"the host said: {said}." if said else "the connection ended without an answer."),
+            + (f"the host said: {output}." if output else "the connection ended without an answer."),
             hint=f"Is `agent_python` ({self._host.agent_python}) a Python ≥ 3.9 there?"
             if self._host.agent_python
             else "Can this user run `/bin/sh` and `python3` there over SSH?",

@@ -1,6 +1,6 @@
-"""The calendar on its way to agents, which have no access to it: each connected host is handed a dated copy.
+"""Exchange of the calendar with agents, which cannot access it: dated copies to them, evidence of use from them.
 
-The copy is plain JSON here, made by whoever keeps bookings (`store.snapshot()`): this folder knows nothing of them.
+The copies are JSON made by `torchyard_core.booking.store`, a higher layer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANSWER_S = 20.0
 
 
 def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Link]:
-    """The links that there are now, of these hosts or all. Nobody is called."""
+    """The links that are open now, of these hosts or all. Opens none."""
     found = {name: fleet.open_link(name) for name in (fleet.hosts if names is None else names)}
     return {name: link for name, link in found.items() if link is not None}
 
@@ -47,16 +47,16 @@ def hand_over(
 
 
 def collect_evidence(links: Mapping[str, Link], since: str | None = None) -> dict[str, dict[str, Any]]:
-    """What these hosts saw of idle bookings and of use at `since` or later. Those that do not answer are left out."""
-    asked = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
-    return _answers(asked)[0]
+    """The hosts' evidence of use and of idle bookings since `since`. Hosts that do not answer are left out."""
+    pending = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
+    return _answers(pending)[0]
 
 
-def _answers(asked: Mapping[str, Future[Any]]) -> tuple[dict[str, Any], dict[str, TorchyardError]]:
-    wait(asked.values(), ANSWER_S)
+def _answers(pending: Mapping[str, Future[Any]]) -> tuple[dict[str, Any], dict[str, TorchyardError]]:
+    wait(pending.values(), ANSWER_S)
     answers: dict[str, Any] = {}
     problems: dict[str, TorchyardError] = {}
-    for name, future in asked.items():
+    for name, future in pending.items():
         if not future.done():
             problems[name] = HostError(name, f"{name} did not answer within {ANSWER_S:.0f} s.")
             continue

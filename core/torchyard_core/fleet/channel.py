@@ -1,4 +1,4 @@
-"""A two-way stream of bytes to a program on a host, whatever carries it."""
+"""A bidirectional byte stream to a program on a host."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Protocol
 
 
 class Channel(Protocol):
-    """The one channel that a connection to a host has for all of its life."""
+    """The only channel of a connection to a host."""
 
     def send(self, data: bytes) -> None:
-        """Sends all of `data`. Raises OSError when the other side is gone."""
+        """Sends all of `data`. Raises OSError if the connection is closed."""
 
     def receive(self, timeout_s: float | None) -> bytes:
-        """The next bytes; empty at the end. Raises TimeoutError when none come in time."""
+        """The next bytes; empty at the end. Raises TimeoutError."""
 
     def errors(self) -> str:
-        """What the other side has written to its standard error, as far as it is worth showing."""
+        """The last output of the program on standard error."""
 
     def close(self) -> None:
         """Ends the connection. Safe to call twice, and from any thread."""
@@ -41,7 +41,7 @@ class ProcessChannel:
         self._input = self._process.stdin
         self._output = self._process.stdout
         self._errors = self._process.stderr
-        # A pipe of our own wakes the reader on close: closing a descriptor does not end a poll on it.
+        # Closing a descriptor does not end a poll on it, so a pipe wakes the reader.
         self._wake_reader, self._wake_writer = os.pipe()
         self._reading = threading.RLock()
         self._close_once = threading.Lock()
@@ -92,7 +92,7 @@ class ProcessChannel:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with self._reading:  # the reader has left: nobody polls what is closed now
+        with self._reading:  # no reader polls the descriptors any more
             self._output.close()
             self._errors.close()
             os.close(self._wake_writer)

@@ -1,5 +1,7 @@
-"""What only the user knows: passphrases, passwords, one-time codes. Asked when a login needs it, once, and kept in
-memory alone: never in a file, a log, an event or an answer in JSON."""
+"""Prompts for passphrases, passwords and one-time codes.
+
+Each is asked once, when a login needs it, and kept only in memory: never in a file, a log, an event or JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,55 +15,55 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 TRIES = 3
-"""As ssh(1): so often may an answer be wrong."""
+"""Attempts per prompt, as in ssh(1)."""
 MAX_SHOWN = 400
-"""Characters of a server's own words that are worth showing."""
+"""Maximum number of characters shown of a server's text."""
 
-Thing = TypeVar("Thing")
+Credential = TypeVar("Credential")
 
 
 class Kind(StrEnum):
-    """What is asked for."""
+    """The kind of a credential."""
 
     PASSPHRASE = "passphrase"
-    """It opens an encrypted key of this computer, and never leaves it."""
+    """Opens an encrypted private key; never leaves this computer."""
     PASSWORD = "password"
-    """The user's, on the host."""
+    """The user's password on the host."""
     ANSWER = "answer"
-    """To a question in the server's own words, such as a one-time code (keyboard-interactive)."""
+    """The answer to a prompt of the server, such as a one-time code (keyboard-interactive)."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to ask. All of its text is printable, on one line each."""
+    """A prompt for one credential. All texts are printable single lines."""
 
     kind: Kind
     host: str
-    """For whose login, by its name in the fleet; or the bastion's."""
+    """The host or bastion of the login, by its name in the fleet."""
     about: str
-    """What it is for, as a title: `the key ~/.ssh/id_ed25519`, `lee on gpu-a (10.0.0.11:22)`."""
+    """Title, such as `the key ~/.ssh/id_ed25519` or `lee on gpu-a (10.0.0.11:22)`."""
     prompt: str
-    """What to write before the field: `Passphrase`, or the server's words."""
+    """Label of the field: `Passphrase`, or a text of the server."""
     hidden: bool = True
-    """Whether the answer must not be seen while it is typed."""
+    """Whether the input is hidden."""
     instructions: str = ""
-    """More of the server's words; mostly empty."""
+    """Further text of the server; usually empty."""
     complaint: str = ""
-    """Why it is asked again: the last answer was wrong. Empty the first time."""
+    """Why the last answer was rejected; empty on the first attempt."""
 
 
 class Questions(Protocol):
-    """Whoever can ask the user: the command on its terminal, the window with a dialog."""
+    """Asks the user: on the terminal, or in a dialog of the window."""
 
     def ask(self, question: Question) -> str | None:
-        """The answer; None where the user gives up, which ends the login. An empty passphrase goes on without the key.
+        """Returns the answer, or None if the user cancels the login. An empty passphrase skips the key.
 
-        Called on a login's thread and may block it. Never called twice at once.
+        Called on the thread of a login, which it may block, and never concurrently.
         """
 
 
 class NotAnswered(Exception):
-    """Raised where something is needed that nobody said. `given_up`: somebody was there, and would not or could not."""
+    """Raised if a prompt has no valid answer. `given_up`: the user was asked, and cancelled or failed."""
 
     def __init__(self, question: Question, *, given_up: bool):
         super().__init__(question.about)
@@ -70,49 +72,49 @@ class NotAnswered(Exception):
 
 
 class CredentialCache:
-    """What was asked in this session. Several logins that need one thing at once ask once between them."""
+    """Credentials of this session. Concurrent logins that need the same credential prompt once."""
 
     def __init__(self, questions: Questions | None = None):
-        """Without `questions` there is nobody to ask."""
+        """Without `questions` the user cannot be asked."""
         self._questions = questions
         self._asking = threading.Lock()
         self._guard = threading.Lock()
-        self._turns: dict[Hashable, threading.RLock] = defaultdict(threading.RLock)
+        self._locks: dict[Hashable, threading.RLock] = defaultdict(threading.RLock)
         self._known: dict[Hashable, object] = {}
         self._given_up_at: dict[Hashable, float] = {}
 
     @property
     def can_ask(self) -> bool:
-        """Whether there is somebody."""
+        """Whether the user can be asked."""
         return self._questions is not None
 
     @contextmanager
-    def turn(self, key: Hashable) -> Iterator[None]:
-        """Holds back the others who need the same thing, until it is known or given up."""
+    def exclusive(self, key: Hashable) -> Iterator[None]:
+        """Blocks other logins that need the same credential until it is known or cancelled."""
         with self._guard:
-            lock = self._turns[key]
+            lock = self._locks[key]
         with lock:
             yield
 
     def known(self, key: Hashable) -> object | None:
-        """What is remembered under `key`."""
+        """The credential stored under `key`, if any."""
         with self._guard:
             return self._known.get(key)
 
-    def remember(self, key: Hashable, thing: object) -> None:
-        """Keeps it until the program ends."""
+    def remember(self, key: Hashable, credential: object) -> None:
+        """Stores a credential until the program ends."""
         with self._guard:
-            self._known[key] = thing
+            self._known[key] = credential
 
     def forget(self, key: Hashable) -> None:
-        """It was wrong after all."""
+        """Removes a credential that proved wrong."""
         with self._guard:
             self._known.pop(key, None)
 
     def ask(self, key: Hashable, question: Question, began: float) -> str:
-        """The user's answer. `began` is when the login did (monotonic): giving up holds for all logins under way.
+        """Prompts the user. Raises NotAnswered.
 
-        Raises NotAnswered.
+        A cancellation also applies to other logins in progress. `began` is the start of this login (monotonic).
         """
         if self._questions is None:
             raise NotAnswered(question, given_up=False)
@@ -125,16 +127,16 @@ class CredentialCache:
                 raise NotAnswered(question, given_up=True)
             return answer
 
-    def settle(
-        self, key: Hashable, question: Question, began: float, use: Callable[[str], Thing | None], complaint: str
-    ) -> Thing | None:
-        """What `use` makes of the answer, asking again while it makes None of it; None for an empty answer.
+    def obtain(
+        self, key: Hashable, question: Question, began: float, use: Callable[[str], Credential | None], complaint: str
+    ) -> Credential | None:
+        """Returns the stored credential, or prompts up to TRIES times until `use` accepts the answer, and stores it.
 
-        What it made is remembered and given to the next who needs it. Raises NotAnswered, also after TRIES.
+        `use` returns the credential, or None for a wrong answer. Returns None for an empty answer. Raises NotAnswered.
         """
-        with self.turn(key):
+        with self.exclusive(key):
             if (known := self.known(key)) is not None:
-                return known  # type: ignore[return-value]  # one key stands for one kind of thing
+                return known  # type: ignore[return-value]  # a key always has the same type of credential
             for attempt in range(TRIES):
                 answer = self.ask(key, replace(question, complaint=complaint if attempt else ""), began)
                 if not answer:
@@ -148,6 +150,6 @@ class CredentialCache:
             raise NotAnswered(question, given_up=True)
 
 
-def shown(text: str) -> str:
-    """A server's words as they may be shown: printable, one line, not without end. A terminal obeys what it prints."""
+def printable(text: str) -> str:
+    """A server's text made safe for display: one printable line of limited length, without terminal controls."""
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))[:MAX_SHOWN].strip()

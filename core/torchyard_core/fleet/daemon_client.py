@@ -1,4 +1,4 @@
-"""The desktop's end of the conversation with one host's daemon: JSON-RPC 2.0 over the host's one channel."""
+"""Client of a host's daemon: JSON-RPC 2.0 over the channel to the host."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ CALL_TIMEOUT_S = 60.0
 
 
 class Link:
-    """Calls the host's daemon, and hands what it says unasked to listeners. Safe to use from several threads."""
+    """Sends requests to the host's daemon and passes its notifications to listeners. Thread-safe."""
 
     def __init__(self, host: str, channel: Channel, received: bytes = b""):
-        """`received` is what had already come when the conversation proper began."""
+        """`received` are bytes of the daemon that were read from the channel before."""
         self.host = host
         self.hello: dict[str, Any] = {}
-        """The daemon's own account: version, sha256, pid, node."""
+        """The daemon's answer to `hello`: version, sha256, pid, node."""
         self.python: str = ""
-        """The interpreter that the agent runs under, and its version."""
+        """Version and path of the agent's interpreter."""
         self.ssh_address = ""
-        """The host's address as this connection reached it; empty for a local host."""
+        """The host's address of this connection; empty for a local host."""
         self.remark = ""
-        """What the user should know of the agent's version; mostly nothing."""
+        """A message to the user about the agent's version; usually empty."""
         self.agent_is_newer = False
-        """Whether the agent there is of a later version than this desktop."""
+        """Whether the agent's version is newer than this desktop's."""
         self.archive = ""
-        """SHA-256 of the archive that this desktop brought, from which its runs' keepers start."""
+        """SHA-256 of this desktop's archive, from which the keepers of its runs start."""
         self._channel = channel
         self._buffer = received
         self._ids = itertools.count(1)
@@ -49,7 +49,7 @@ class Link:
         self._on_close: list[Callable[[], None]] = []
         self._closed = False
         self._fault: HostError | None = None
-        """What was wrong with the last line, where that ended the conversation."""
+        """The error that ended the connection, if it is known."""
         self._thread = threading.Thread(target=self._read, name=f"link-{host}", daemon=True)
         self._thread.start()
 
@@ -58,7 +58,7 @@ class Link:
         return not self._closed
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
-        """Asks without waiting. The future's errors are those of `call`."""
+        """Sends a request. The future raises what `call` raises."""
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
@@ -78,10 +78,12 @@ class Link:
         return future
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """The daemon's answer.
+        """Sends a request and waits for the answer.
 
-        Raises AgentRefused with its sentence where it says no, Unreachable where the connection ends, and AgentFailed
-        where no answer comes in time.
+        Raises:
+            AgentRefused: The daemon refused, with its message.
+            Unreachable: The connection ended.
+            AgentFailed: No answer arrived in time, or it was malformed.
         """
         try:
             return self.submit(method, params or {}).result(timeout_s)
@@ -93,7 +95,10 @@ class Link:
             ) from None
 
     def listen(self, method: str, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` with each notification of this name, on the link's thread. Returns how to stop."""
+        """Registers a listener for notifications of this name, called on the link's thread.
+
+        Returns a function that removes it.
+        """
         with self._lock:
             self._listeners.setdefault(method, []).append(listener)
 
@@ -105,7 +110,7 @@ class Link:
         return stop
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Calls back once the link is gone, at once if it is gone already."""
+        """Registers a callback for the end of the connection. Calls it at once if the connection has ended."""
         with self._lock:
             if not self._closed:
                 self._on_close.append(callback)
@@ -113,7 +118,7 @@ class Link:
         callback()
 
     def close(self) -> None:
-        """Ends the conversation; what runs on the host goes on."""
+        """Closes the connection. Runs on the host continue."""
         self._close()
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
@@ -131,9 +136,9 @@ class Link:
                     break
                 self._buffer += data
         except MalformedMessage as error:
-            self._fault = self._malformed(f"it sent what is no message: {error}")
+            self._fault = self._malformed(f"it sent an invalid message: {error}")
         except (OSError, EOFError):
-            pass  # whoever waits for an answer is told that the connection is gone
+            pass  # `_close` fails the pending requests
         finally:
             self._close()
 
@@ -142,7 +147,7 @@ class Link:
             name = str(message["method"])
             if place := misfit(message.get("params", {}), NOTIFICATIONS.get(name, dict)):
                 if name == "telemetry":
-                    return  # the next sample may be whole
+                    return  # a bad sample can be skipped
                 raise MalformedMessage(f"{name} with a malformed `{one_line(place[:80])}`")
             if name == "fault":
                 self._fault = self._ended(message["params"])
@@ -152,10 +157,10 @@ class Link:
                 listener(message.get("params", {}))
             return
         with self._lock:
-            asked = self._waiting.pop(message.get("id", 0), None)
-        if asked is None:
+            pending = self._waiting.pop(message.get("id", 0), None)
+        if pending is None:
             return
-        method, future = asked
+        method, future = pending
         if "error" in message:
             error: RpcError = jsonrpc.error_of(message)
             if error.number == jsonrpc.METHOD_NOT_FOUND:
@@ -182,11 +187,11 @@ class Link:
         for callback in callbacks:
             callback()
 
-    def _malformed(self, what: str) -> HostError:
+    def _malformed(self, detail: str) -> HostError:
         return AgentFailed(
             self.host,
-            f"the agent on {self.host} does not keep to the protocol: {what}.",
-            hint=f"Deploy it anew (`torchyard deploy {self.host}`). If that does not help, do not trust that host.",
+            f"the agent on {self.host} violates the protocol: {detail}.",
+            hint=f"Deploy it again (`torchyard deploy {self.host}`). If that does not help, do not trust that host.",
             code="malformed_answer",
         )
 
@@ -203,5 +208,5 @@ class Link:
         if self._fault is not None:
             return self._fault
         return Unreachable(
-            self.host, f"the connection to {self.host} was lost.", hint="What runs there goes on; connect again."
+            self.host, f"the connection to {self.host} was lost.", hint="Runs there continue; connect again."
         )

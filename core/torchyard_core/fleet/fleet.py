@@ -1,4 +1,4 @@
-"""The hosts of a team as one object: links that are opened side by side and kept, one to a host."""
+"""The fleet: one reusable link per host, opened concurrently, and cached facts of the hosts."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""A first look starts the programs' Python, over NFS maybe."""
+"""Reading facts starts the interpreter for programs, possibly over NFS."""
 AT_ONCE = 256
-"""Hosts that are asked at the same time: hosts that do not answer delay no others. Logins at one sshd are bounded by
-the dialer."""
+"""Hosts that are asked concurrently, so that silent hosts do not delay others. The dialer limits logins per sshd."""
 USE_HOLDS_S = 30.0
-"""How long it is believed who uses a host's GPUs: long enough for a launch to plan on what it has looked at."""
+"""Time for which a sample of GPU use is valid: long enough for a launch to plan with it."""
 CLOSE_WITHIN_S = 5.0
-"""How long open links may take to say goodbye."""
+"""Time for open links to close."""
 
 Answer = TypeVar("Answer")
 
 Progress = Callable[[str, int, int], None]
-"""(host, bytes sent, bytes in all)."""
+"""Called with (host, bytes sent, total bytes)."""
 Arrival = Callable[[str, Answer | HostError], None]
-"""(host, what came from it)."""
+"""Called with (host, its answer or error)."""
 
 
 class Fleet:
-    """Opens links to hosts and closes them all at the end. One dead host delays no other."""
+    """Opens links to hosts, keeps them, and closes them at the end. A dead host does not delay others."""
 
     def __init__(
         self,
@@ -53,19 +52,24 @@ class Fleet:
         questions: Questions | None = None,
         on_remark: Callable[[str], None] = lambda remark: None,
     ):
-        """`known_hosts` and `facts_file` are of ours: keys that were trusted, and what was found out before.
+        """Creates a fleet without links.
 
-        `questions`: who asks the user for passphrases, passwords and codes; nobody by default. `on_remark` is told,
-        once and on any thread, where an agent's version is not this desktop's, and where facts cannot be kept.
+        Args:
+            hosts: The hosts of the fleet file.
+            known_hosts: Torchyard's own file of trusted host keys.
+            facts_file: The cache of host facts.
+            questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
+            on_remark: Called, on any thread, with a message to the user: once per agent of another version, and if
+                facts cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
         self._facts_file = facts_file
         self._found: dict[str, Facts] = {}
-        """What was found out since, where it could not be kept in that file."""
+        """New facts that could not be written to the file."""
         self._links: dict[str, Link] = {}
         self._used: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        """The last sample of each host's telemetry, with when it came."""
+        """Time (monotonic) and value of each host's last telemetry sample."""
         self._on_remark = on_remark
         self._remarked: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -80,7 +84,7 @@ class Fleet:
         self.close()
 
     def use(self, hosts: Iterable[Host]) -> None:
-        """These are the hosts from now on; `~/.ssh/config` is read anew. Links to hosts that left or changed close."""
+        """Replaces the hosts and re-reads `~/.ssh/config`. Closes links to hosts that were removed or changed."""
         after = {host.name: host for host in hosts}
         self.dialer.reread()
         with self._lock:
@@ -91,7 +95,7 @@ class Fleet:
             in_background(link.close)
 
     def open_link(self, name: str) -> Link | None:
-        """The link to a host, if there is one now. Nobody is called."""
+        """The link to a host if it is open now. Opens none."""
         with self._lock:
             link = self._links.get(name)
         return link if link is not None and link.is_open else None
@@ -104,7 +108,7 @@ class Fleet:
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
     ) -> Link:
-        """The link to one host, opened where there is none. Raises a HostError."""
+        """The link to a host, opened if necessary. The options are those of `attach`. Raises HostError."""
         known = self.open_link(name)
         if known is not None and not replace_same_version:
             return known
@@ -131,9 +135,9 @@ class Fleet:
                 return link
         link.close()
         if wanted and other is not None:
-            return other  # somebody else was faster: one link to a host is enough
-        what = "the fleet was closed" if closed else f"{name} was taken out of the fleet"
-        raise HostError(name, f"{what} while the host was being reached.")
+            return other  # another thread opened a link first
+        reason = "the fleet was closed" if closed else f"{name} was removed from the fleet"
+        raise HostError(name, f"{reason} while connecting to the host.")
 
     def links(
         self,
@@ -143,7 +147,7 @@ class Fleet:
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
     ) -> dict[str, Link | HostError]:
-        """Links to these hosts (all by default), or what is in the way, opened side by side."""
+        """Opens links to these hosts (all by default) concurrently. Returns the link or error of each."""
 
         def one(name: str) -> Link:
             return self.link(name, install=install, replace_same_version=replace_same_version, progress=progress)
@@ -151,10 +155,7 @@ class Fleet:
         return self.each(self.hosts if names is None else names, one)
 
     def known(self) -> Sequence[HostFacts]:
-        """Every host as the planner sees it, by what was found out when it was last looked at.
-
-        Who uses its GPUs is known of hosts that were looked at just now.
-        """
+        """The cached facts of every host for the planner. The use of GPUs is known only if it was read just now."""
         with self._lock:
             unkept = dict(self._found)
         planned = planner_hosts(list(self.hosts.values()), {**load_facts(self._facts_file), **unkept})
@@ -166,35 +167,37 @@ class Fleet:
     def reach(
         self, names: Sequence[str], arrived: Callable[[str, AgentLink | HostError], None] = lambda host, link: None
     ) -> dict[str, AgentLink | HostError]:
-        """Links to these hosts, or what is in the way, side by side. `arrived` is called for each as it comes."""
+        """Connects to the hosts concurrently. Returns a link or the error of each; `arrived` gets each one at once."""
         return dict(self.each(names, self.link, arrived))
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
-        """What a host has, by its own account; kept for the planner, with who uses its GPUs now.
+        """Reads a host's facts and the use of its GPUs, and caches both for `known`.
 
-        Raises a HostError or AgentRefused.
+        Raises HostError or AgentRefused.
         """
         host = self._host(name)
-        # On this computer the programs' Python is, unless said otherwise, the one that Torchyard itself has.
+        # On this computer, the default interpreter for programs is Torchyard's own.
         wanted = python or host.python or (sys.executable if host.local else None)
         link = self.link(name)
         facts: dict[str, Any] = link.call("host.facts", {"python": wanted}, LOOK_TIMEOUT_S)
         try:
             sample = link.call("telemetry.sample", {}, SAMPLE_TIMEOUT_S)
         except AgentRefused:
-            sample = None  # What the host has is known all the same; who uses it is not.
+            sample = None  # the facts are valid without the use of GPUs
         with self._lock:
             unkept = self._keep(host, facts)
             self._used.pop(name, None)
             if sample is not None:
                 self._used[name] = time.monotonic(), sample
         if unkept is not None:
-            self._on_remark(f"What was found out about hosts is not kept: {unkept.sentence()}")
+            self._on_remark(f"Facts about hosts cannot be stored: {unkept.sentence()}")
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Keeps facts for the next time; where this computer's disk does not take them, for this time, and says why
-        (once). A fleet that is closed writes no more: the program may end in the middle of it."""
+        """Writes facts to the file, or keeps them in memory if that fails. Returns the first such error.
+
+        A closed fleet writes nothing, as the program may be about to exit.
+        """
         if self._closed:
             return None
         try:
@@ -212,7 +215,7 @@ class Fleet:
         return self.hosts[name]
 
     def close(self) -> None:
-        """Closes every link. What runs on the hosts goes on."""
+        """Closes all links. Runs on the hosts continue."""
         with self._lock:
             self._closed = True
             links, self._links = list(self._links.values()), {}
@@ -221,19 +224,19 @@ class Fleet:
     def each(
         self, names: Iterable[str], ask: Callable[[str], Answer], arrived: Arrival[Answer] = lambda host, answer: None
     ) -> dict[str, Answer | HostError]:
-        """What `ask` gives for each host, or the HostError that it raises; the hosts are asked side by side.
+        """Calls `ask` for each host concurrently. Returns its result or HostError by host.
 
-        `arrived` is called for each as it comes, on the caller's thread. Ctrl-C ends the waiting at once: hosts that
-        do not answer are left to threads that nobody waits for.
+        `arrived` is called with each result on the caller's thread. Ctrl-C ends the waiting at once, as the calls run
+        on daemon threads.
         """
-        turns = threading.BoundedSemaphore(AT_ONCE)
+        slots = threading.BoundedSemaphore(AT_ONCE)
 
-        def ask_in_turn(name: str) -> Answer:
-            with turns:
+        def ask_in_slot(name: str) -> Answer:
+            with slots:
                 return ask(name)
 
-        wanted = list(names)
-        futures = {in_background(ask_in_turn, name): name for name in wanted}
+        hosts = list(names)
+        futures = {in_background(ask_in_slot, name): name for name in hosts}
         found: dict[str, Answer | HostError] = {}
         for future in as_completed(futures):
             name = futures[future]
@@ -242,4 +245,4 @@ class Fleet:
             except HostError as error:
                 found[name] = error
             arrived(name, found[name])
-        return {name: found[name] for name in wanted}
+        return {name: found[name] for name in hosts}

@@ -1,4 +1,4 @@
-"""Who uses what on a host now: what a sample of its telemetry says, for `status` and the Fleet page."""
+"""Users of GPUs at present, from a sample of a host's telemetry."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
-"""A sample itself takes milliseconds; a host that swaps takes long to answer anything."""
+"""A sample takes milliseconds, but a host that swaps answers slowly."""
 
 
 def user_of(process: dict[str, Any]) -> str:
-    """A replica of ours as RUN/REPLICA; who else as `lee: python (4711)`."""
+    """A process as text: RUN/REPLICA for a replica of Torchyard, else as in `lee: python (4711)`."""
     return str(process["replica"] or f"{process['user']}: {process['program']} ({process['pid']})")
 
 
 def users_of(gpu: dict[str, Any]) -> list[str]:
-    """Everyone on one GPU of a sample, each once."""
+    """The distinct users of one GPU of a sample."""
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
 def with_use(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-    """A host with who uses its GPUs by a sample of its telemetry; by None, nobody knows."""
+    """The host's facts with the use of its GPUs from a telemetry sample. With None the use is unknown."""
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
     users = {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if _workers(gpu)}
@@ -31,7 +31,7 @@ def with_use(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
 
 
 def _workers(gpu: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Without display servers, as the host's agent tells them."""
+    """The processes on a GPU other than display servers."""
     return [process for process in gpu["processes"] if process.get("draws_screen") is not True]
 
 
@@ -41,6 +41,6 @@ def _logins(gpu: Mapping[str, Any]) -> str:
 
 
 def beside_gpus(sample: dict[str, Any]) -> list[str]:
-    """The replicas that run on a host's CPUs only."""
+    """The replicas on a host that use no GPU."""
     on_gpus = {process["replica"] for gpu in sample["gpus"] for process in gpu["processes"]}
     return [replica for replica in sample["replicas"] if replica not in on_gpus]

@@ -1,4 +1,4 @@
-"""What was done to hosts, when and for whom: their agents' audits, for `hosts audit` and the window's Fleet page."""
+"""Audits of hosts: the recorded acts of their agents, for `hosts audit` and the window's Hosts page."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 Act = dict[str, Any]
-"""`time`, `what`, `by`, `from`, `uid`, and what docs/protocol.md has of each `what`."""
+"""`time`, `what`, `by`, `from`, `uid`, and further keys by `what` (docs/protocol.md)."""
 
 READ_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class HostActs:
-    """One host's acts, oldest first, or what kept us from them."""
+    """One host's acts, oldest first, or the error of reading them."""
 
     name: str
     acts: tuple[Act, ...] = ()
     error: TorchyardError | None = None
 
     def of(self, acts: Iterable[tuple[str, Act]]) -> HostActs:
-        """With those of `acts` alone that are this host's."""
+        """A copy that holds those of `acts` that belong to this host."""
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class HostActs:
 
 
 def acts_of(fleet: Fleet, name: str, last: int | None = None) -> HostActs:
-    """The host's last acts; what is in the way is part of the answer. Nothing is put on a host without an agent."""
+    """The host's last acts, or the error. Does not install an agent."""
     try:
         return HostActs(name, read_acts(fleet.link(name, install=False), last))
     except (HostError, AgentRefused) as error:
@@ -47,16 +47,16 @@ def acts_of(fleet: Fleet, name: str, last: int | None = None) -> HostActs:
 
 
 def read_acts(link: Link, last: int | None = None) -> tuple[Act, ...]:
-    """The last acts of the host at the other end, as many as its agent gives where `last` does not say.
+    """Reads the last acts of a host, by default as many as its agent returns.
 
-    Raises a HostError or AgentRefused; AgentTooOld where its agent keeps no audit.
+    Raises HostError or AgentRefused; AgentTooOld if the agent has no audit.
     """
     acts: list[Act] = link.call("audit.read", {} if last is None else {"last": last}, READ_TIMEOUT_S)
     return tuple(acts)
 
 
 def by_time(hosts: Iterable[HostActs], last: int | None = None) -> list[tuple[str, Act]]:
-    """The acts of all hosts, each with its host, oldest first; of more than `last` the newest."""
+    """The acts of all hosts as (host, act), oldest first, limited to the newest `last`."""
     acts = [(host.name, act) for host in hosts for act in host.acts]
-    acts.sort(key=lambda one: str(one[1].get("time", "")))  # one form, in UTC: as text they are in order
+    acts.sort(key=lambda one: str(one[1].get("time", "")))  # times are UTC in one format, so they sort as text
     return acts if last is None else acts[-last:]

@@ -1,4 +1,4 @@
-"""What is found of one host when it is checked: by `hosts check`, and on the window's Fleet page."""
+"""The check of one host, for `hosts check` and the window's Hosts page."""
 
 from __future__ import annotations
 
@@ -18,71 +18,71 @@ DEGRADED = "degraded"
 
 @dataclass(frozen=True)
 class Policing:
-    """What an agent does where somebody uses GPUs that others have booked."""
+    """The enforcement state of an agent."""
 
     level: str
-    """As the rules have it: `off`, `observe`, `warn`, `stop`."""
+    """`off`, `observe`, `warn` or `stop`, from the team's rules."""
     dry_run: bool
     of_all: bool
-    """Whether it acts on everybody's processes: root runs it. Else on those of its own user alone."""
+    """Whether it acts on processes of all users, which requires root, or only of its own user."""
     is_fresh: bool
-    """False: its copy of the calendar is too old, and it does nothing."""
+    """False if its copy of the calendar is too old for it to act."""
     found: int
-    """Processes on GPUs that others have booked, when it last looked."""
+    """Number of processes on GPUs booked by others, at its last scan."""
     violations: tuple[str, ...] = ()
-    """Those on booked GPUs that it does not end, for admins to look into: `python (PID 4711) of root, from …`."""
+    """Processes on booked GPUs that only an admin can handle, such as `python (PID 4711) of root, from …`."""
 
 
-def came_from(told: Mapping[str, Any]) -> str:
-    """Whose a process is, by an agent's finding or act: `of root, in container 4d1f, from a login of ann`."""
-    origin = told.get("origin")
+def came_from(report: Mapping[str, Any]) -> str:
+    """The origin of a process in an agent's finding or act: `of root, in container 4d1f, from a login of ann`."""
+    origin = report.get("origin")
     if not isinstance(origin, dict):
-        return f"of {told.get('user')}"
-    words = ["of root" if origin.get("as_root") else f"of {told.get('user')}"]
+        return f"of {report.get('user')}"
+    words = ["of root" if origin.get("as_root") else f"of {report.get('user')}"]
     if origin.get("container"):
         words.append(f"in container {str(origin['container'])[:12]}")
     if origin.get("as_root"):
         session = f" (session {origin['session']})" if origin.get("session") else ""
         user = origin.get("user")
-        said = "sudo says from" if origin.get("known_by") == "claim" else "from"
-        words.append(f"{said} a login of {user}{session}" if user else "from a login that is not known")
+        source = "sudo says from" if origin.get("known_by") == "claim" else "from"
+        words.append(f"{source} a login of {user}{session}" if user else "from a login that is not known")
     return ", ".join(words)
 
 
 @dataclass(frozen=True)
 class HostCheck:
-    """One host as it was found. What could not be found out is None."""
+    """The result of checking one host. Unknown values are None."""
 
     name: str
     state: str
-    """`ready`, `degraded` (it answers, and something is wrong with it), or the state of the HostError in the way."""
+    """`ready`, `degraded` (it answers but has problems), or the state of the HostError."""
     agent: dict[str, Any] | None = None
     """version, sha256, pid."""
     python: str | None = None
-    """The programs' interpreter, as `3.11.9 at /usr/bin/python3`."""
+    """The interpreter for programs, such as `3.11.9 at /usr/bin/python3`."""
     torch: str | None = None
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: list[dict[str, Any]] = field(default_factory=list)
     """index, uuid, name, memory_mb."""
     bookings: dict[str, Any] | None = None
-    """What its agent knows of the calendar, and does about it (`bookings.status`); None of an older agent."""
+    """The agent's state of calendar and enforcement (`bookings.status`); None from an older agent."""
     problems: list[dict[str, str]] = field(default_factory=list)
     """code, message, hint."""
     error: TorchyardError | None = None
-    """What kept us from it."""
+    """Why the host could not be checked."""
 
     @property
     def policing(self) -> Policing | None:
-        """What its agent does about processes on GPUs that others have booked; None where nobody told."""
+        """The agent's enforcement state; None if unknown."""
         if self.bookings is None:
             return None
-        told, acts_on = self.bookings["enforcement"], self.bookings["capabilities"]["acts_on"]
+        rules, acts_on = self.bookings["enforcement"], self.bookings["capabilities"]["acts_on"]
         found = sum(one["verdict"] == "others" for one in self.bookings["findings"])
         reported = (one for one in self.bookings["findings"] if one["verdict"] in ("root", "unknown"))
-        # A process on several GPUs is found on each.
+        # A process on several GPUs is reported once per GPU.
         violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {came_from(one)}" for one in reported))
-        return Policing(told["level"], told["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations)
+        return Policing(rules["level"], rules["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations)
 
     @property
     def exit_code(self) -> int:
@@ -112,9 +112,9 @@ def check_host(
     progress: Progress = lambda host, done, total: None,
     looking: Callable[[], None] = lambda: None,
 ) -> HostCheck:
-    """Logs in on a host and looks at what it has; what is in the way is part of the answer.
+    """Connects to a host and reads its facts. Errors become part of the result.
 
-    `install` and `replace_same_version` are those of `Fleet.link`. `looking` is called once the agent answers.
+    `install` and `replace_same_version` are those of `attach`. `looking` is called once the agent answers.
     """
     try:
         link = fleet.link(name, install=install, replace_same_version=replace_same_version, progress=progress)
@@ -127,7 +127,7 @@ def check_host(
 
 
 def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostCheck:
-    """A host that answers, from its agent's `hello` and `host.facts`."""
+    """The check of a host that answers, from its agent's `hello` and `host.facts`."""
     python = facts.get("python") or {}
     problems = list(facts.get("problems", []))
     return HostCheck(
@@ -145,10 +145,10 @@ def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostChe
 
 
 def failed_check(name: str, state: str, error: TorchyardError) -> HostCheck:
-    """A host that something kept us from."""
+    """The check of a host that could not be used."""
     return HostCheck(name, state, problems=[error.to_json()], error=error)
 
 
 def gpus_in_words(names: Sequence[str]) -> str:
-    """`8 × NVIDIA H100`, or `none`."""
+    """GPUs as text: `8 × NVIDIA H100`, or `none`."""
     return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or "none"

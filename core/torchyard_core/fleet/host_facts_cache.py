@@ -1,6 +1,6 @@
-"""What was discovered about hosts, cached beside the fleet file, and what the planner makes of it.
+"""Cache of host facts beside the fleet file, and their conversion for the planner.
 
-A cache: an entry that cannot be read, or that is of another address, counts as never found out.
+Entries that are unreadable or belong to another address are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchyard_core.topology.host_facts import Gpu, HostFacts
 MAX_BYTES = 64 * 1024 * 1024
 
 Facts = Mapping[str, Any]
-"""An agent's answer to `host.facts`, with `address` (where it was asked) and `checked_at` (RFC 3339, UTC)."""
+"""An agent's answer to `host.facts`, with the `address` of the host and `checked_at` (RFC 3339, UTC)."""
 
 
 def load_facts(path: Path) -> dict[str, Facts]:
@@ -34,7 +34,7 @@ def load_facts(path: Path) -> dict[str, Facts]:
 
 
 def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | None = None) -> None:
-    """Writes what was found on some hosts over what was known of them. Raises FileProblem."""
+    """Replaces the cached facts of some hosts. Raises FileProblem."""
     known = load_facts(path)
     for host, facts in found:
         known[host.name] = stamped(host, facts, now)
@@ -42,23 +42,23 @@ def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | 
 
 
 def stamped(host: Host, facts: Facts, now: datetime | None = None) -> Facts:
-    """What of an answer lasts, with where and when it was given."""
+    """The facts to cache, with address and time."""
     checked_at = (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
-    lasting = {name: fact for name, fact in facts.items() if name != "bookings"}  # those are of the moment
-    return {**lasting, "address": _address(host), "checked_at": checked_at}
+    kept = {name: fact for name, fact in facts.items() if name != "bookings"}  # these change all the time
+    return {**kept, "address": _address(host), "checked_at": checked_at}
 
 
 def forget_facts(path: Path, name: str) -> None:
-    """Drops what was known of a host. Raises FileProblem."""
+    """Removes a host from the cache. Raises FileProblem."""
     known = load_facts(path)
     if known.pop(name, None) is not None:
         write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
 
 
 def planner_hosts(hosts: Sequence[Host], known: Mapping[str, Facts]) -> tuple[HostFacts, ...]:
-    """Hosts as the planner sees them: what the fleet file says, with what was found out.
+    """Hosts for the planner, from the fleet file and the cached facts.
 
-    Who uses them now is not in there: see `usage.with_use`.
+    `gpu_occupancy.with_use` adds the present use of their GPUs.
     """
     return tuple(_planner_host(host, known.get(host.name)) for host in hosts)
 

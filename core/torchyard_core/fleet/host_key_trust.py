@@ -1,4 +1,4 @@
-"""The key that a host shows before anybody trusts it: which one, and what is on record for it."""
+"""Display and recording of a host key that is not trusted yet."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShownKey:
-    """A host's key as it is shown now, beside the one that we know."""
+    """The key that a host presents, and the trusted one."""
 
     host: Host
     kind: str
-    """As `ssh-ed25519`."""
+    """Key type, such as `ssh-ed25519`."""
     fingerprint: str
     line: str
-    """For a known-hosts file."""
+    """The line for a known-hosts file."""
     on_record: str | None
-    """The fingerprint on record for this kind of key; None where there is none."""
+    """Fingerprint of the trusted key of this type, if any."""
 
     @property
     def is_trusted(self) -> bool:
@@ -32,14 +32,14 @@ class ShownKey:
 
     @property
     def has_changed(self) -> bool:
-        """Whether another key of this kind is on record."""
+        """Whether another key of this type is trusted."""
         return self.on_record not in (None, self.fingerprint)
 
 
 def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
-    """Asks a host of the fleet, or a bastion on the way to one, for its key.
+    """Reads the key of a host of the fleet, or of a bastion on the way to one.
 
-    Raises UsageError where there is none to trust, HostError where the host does not answer.
+    Raises UsageError for a host without a key, HostError if the host does not answer.
     """
     host = _to_trust(inventory, name, dialer)
     fingerprint, line = dialer.host_key(host)
@@ -48,7 +48,7 @@ def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
 
 
 def record_key(key: ShownKey, dialer: SshDialer) -> None:
-    """Trusts the key from now on. Raises UsageError where our file of known hosts cannot be written."""
+    """Records the key as trusted. Raises UsageError if Torchyard's known-hosts file cannot be written."""
     try:
         dialer.trust(key.host, key.line)
     except OSError as error:
@@ -61,7 +61,7 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
 
 
 def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> Host:
-    """The host of the fleet, or the bastion on the way to one, that has this name."""
+    """The host of the fleet with this name, or the bastion on the way to one."""
     if all(host.name != name for host in inventory.hosts):
         for bastion in _bastions(inventory.hosts, dialer):
             if bastion.name == name:

@@ -1,5 +1,7 @@
-"""The fleet file: which hosts there are and how to reach them. Read with line-numbered problems; `hosts add` and
-`remove` change only their own lines of it, so a user's comments stay."""
+"""The fleet file: the hosts and how to connect to them.
+
+Problems carry line numbers. `hosts add` and `hosts remove` change only their own lines and keep comments.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def _host_name(name: str) -> str:
 
 
 def _argument(word: str) -> str:
-    # It reaches ssh's command line, where a leading dash would be an option.
+    # The value becomes an argument of ssh, where a leading dash would make it an option.
     if not word or word.startswith("-") or not word.isprintable() or " " in word:
         raise ValueError(f"must be one word that does not begin with `-`, not '{word}'")
     return word
@@ -54,7 +56,7 @@ def parse_ports(text: str) -> PortRange:
 
 
 class Transport(StrEnum):
-    """How a host is reached."""
+    """The SSH client for a host."""
 
     PARAMIKO = "paramiko"
     OPENSSH = "openssh"
@@ -64,40 +66,40 @@ Word = Annotated[str, AfterValidator(_argument)]
 
 
 class Host(FrozenModel):
-    """A host as the fleet file has it. What is left out comes from `~/.ssh/config`, or from the host itself."""
+    """A host in the fleet file. Missing settings are taken from `~/.ssh/config` or from the host itself."""
 
     name: Annotated[str, AfterValidator(_host_name)]
-    """What topologies call it."""
+    """The host's name in topologies."""
     local: bool = False
-    """This computer: no SSH."""
+    """Whether it is this computer, which needs no SSH."""
     address: Word | None = None
-    """An address, or a Host of ~/.ssh/config; without it, the name."""
+    """An address, or a Host of ~/.ssh/config; by default the name."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Of its SSH server; without it 22, or what ~/.ssh/config says."""
+    """Port of its SSH server; by default that of ~/.ssh/config, or 22."""
     user: Word | None = None
-    """The login."""
+    """The login name."""
     identity_file: str | None = None
-    """The private key's file."""
+    """File of the private key."""
     proxy_jump: Word | None = None
-    """Hosts to go through, comma-separated."""
+    """Bastions, separated by commas."""
     data_address: Word | None = None
-    """Its address for training traffic; without it, the one that it uses itself towards the primary."""
+    """Address for training traffic; by default the one of its route to the primary."""
     interface: Word | None = None
-    """For NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; without it, found from the address."""
+    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface of the address."""
     transport: Transport = Transport.PARAMIKO
-    """`openssh` uses the system's ssh: Kerberos, FIDO, anything that its configuration can do."""
+    """`openssh` uses the system's ssh, for example for Kerberos or FIDO."""
     python: str | None = None
     """The interpreter for programs."""
     agent_python: str | None = None
     """The interpreter for the agent."""
     agent_dir: str | None = None
-    """The agent's folder; without it ~/.torchyard."""
+    """The agent's folder; by default ~/.torchyard."""
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
-    """What the firewall lets through between hosts, as 29400-29499; without it, any free port."""
+    """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Of its link, for the advisor."""
+    """Bandwidth of its network link, for the advisor."""
     labels: dict[str, Text] = Field(default_factory=dict)
-    """For pools to choose by."""
+    """Labels by which pools select hosts."""
 
     @property
     def port_range(self) -> PortRange | None:
@@ -105,7 +107,7 @@ class Host(FrozenModel):
 
     @property
     def place(self) -> str:
-        """Where it is logged in on, as the fleet file has it: `lee@10.0.0.11:2222`."""
+        """The login as text, such as `lee@10.0.0.11:2222`."""
         address = self.address or self.name
         if self.port:
             address = f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
@@ -120,7 +122,7 @@ class FleetModel(FrozenModel):
 
 
 DEFAULT_HOSTS = (Host(name=THIS_COMPUTER, local=True),)
-"""The fleet of who has no fleet file."""
+"""The fleet without a fleet file."""
 
 
 @dataclass(frozen=True)
@@ -131,17 +133,17 @@ class Inventory:
     hosts: tuple[Host, ...]
     problems: tuple[Problem, ...]
     document: Document | None
-    """None where there is no file yet."""
+    """None if the file does not exist."""
 
     def usable(self) -> Inventory:
-        """Itself, where nothing in the file is wrong. Raises TorchyardError with all that is."""
+        """Returns itself, or raises TorchyardError with all errors of the file."""
         if not has_errors(self.problems):
             return self
         lines = "\n".join(problem.printed(str(self.path)) for problem in self.problems)
         raise TorchyardError(lines, code="fleet_problems", hint="Correct the fleet file.")
 
     def host(self, name: str) -> Host:
-        """The host of that name. Raises UsageError with the nearest one."""
+        """The host of that name. Raises UsageError, which suggests the most similar name."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -150,12 +152,12 @@ class Inventory:
         raise UsageError(message, code="unknown_host", hint=f"Its hosts: {', '.join(names) or 'none'}.")
 
     def named(self, names: Sequence[str]) -> tuple[Host, ...]:
-        """The hosts of these names; all of them where none is given. Raises UsageError."""
+        """The hosts of these names, or all if none is given. Raises UsageError."""
         return tuple(self.host(name) for name in dict.fromkeys(names)) if names else self.hosts
 
 
 def read_fleet(path: Path) -> Inventory:
-    """Reads the fleet file; where there is none, the fleet is this computer. Raises FileProblem."""
+    """Reads the fleet file. Without a file, the fleet is this computer. Raises FileProblem."""
     if not is_there(path):
         return Inventory(path, DEFAULT_HOSTS, (), None)
     return _inventory(path, read_text(path))
@@ -175,18 +177,18 @@ def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
     for position, host in enumerate(fleet.hosts):
         if host.name in seen:
             line = document.line(("hosts", position, "name"))
-            message = f"host `{host.name}` is there twice"
+            message = f"host `{host.name}` is defined twice"
             yield Problem("error", "duplicate-host", message, line, f"hosts.{host.name}")
         seen.add(host.name)
         if host.local and (pointless := host.model_fields_set & {"address", "port", "user", "proxy_jump"}):
             key = min(pointless)
             line = document.line(("hosts", position, key))
-            message = f"`{key}` does nothing for a local host, which is reached without SSH"
+            message = f"`{key}` has no effect on a local host, which is reached without SSH"
             yield Problem("warning", "local-host", message, line, f"hosts.{host.name}.{key}")
 
 
 def add_host(path: Path, host: Host) -> Inventory:
-    """Writes one more host into the file. Raises UsageError where the name is taken, FileProblem, TorchyardError."""
+    """Adds a host to the file. Raises UsageError if the name exists, FileProblem or TorchyardError."""
     inventory = read_fleet(path).usable()
     if any(other.name == host.name for other in inventory.hosts):
         raise UsageError(
@@ -199,7 +201,7 @@ def add_host(path: Path, host: Host) -> Inventory:
 
 
 def remove_host(path: Path, name: str) -> Inventory:
-    """Takes a host out of the file. Raises UsageError where there is none of that name, FileProblem, TorchyardError."""
+    """Removes a host from the file. Raises UsageError for an unknown name, FileProblem or TorchyardError."""
     inventory = read_fleet(path).usable()
     host = inventory.host(name)
     position = inventory.hosts.index(host)
@@ -212,9 +214,9 @@ def _text(inventory: Inventory) -> str:
 
 
 def _write(before: Inventory, text: str, hosts: tuple[Host, ...]) -> Inventory:
-    """Writes text that must stand for `hosts`."""
+    """Writes the text after verifying that it parses to `hosts`."""
     after = _inventory(before.path, text)
     if after.hosts != hosts:
-        raise AssertionError(f"{before.path}: the changed text does not stand for the changed hosts")
+        raise AssertionError(f"{before.path}: the changed text does not parse to the changed hosts")
     write_atomically(before.path, text, PRIVATE_MODE)
     return after

@@ -1,7 +1,7 @@
-"""Changes one entry of the fleet file's text and leaves every other character, comments and all, as it was.
+"""Edits of one entry in the fleet file's text that keep every other character, including comments.
 
-PyYAML forgets comments, so the text itself is cut at the places where the document's values stand. Where a layout
-is too unusual to cut (the result would not say what it must), the file is written anew.
+PyYAML drops comments, so the text is cut at the positions of the parsed values. If the result does not parse to the
+expected data, because of an unusual layout, the whole file is rewritten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entry = dict[str, Any]
 
 
 def with_entry(text: str, entry: Entry) -> str:
-    """The text with one more host at the end."""
+    """The text with a host appended."""
     document = compose(text, "fleet")
     data = dict(document.data)
     entries = list(data.get("hosts") or [])
@@ -57,7 +57,7 @@ def _inserted(text: str, document: Composed, count: int, entry: Entry) -> str:
     if hosts is None:
         return _ended(text) + _block(text, entry, "hosts:", 2)
     if count == 0:
-        # `hosts: []`, or nothing after the colon: the list begins below.
+        # An empty value or `[]` is removed, and the list begins on the next line.
         value_gone = text[: hosts.start].rstrip(" ") + text[hosts.end :]
         at = _line_end(value_gone, len(text[: hosts.start].rstrip(" ")))
         return _ended(value_gone[:at]) + _block(text, entry, "", 2) + value_gone[at:]
@@ -85,7 +85,7 @@ def _removed(text: str, document: Composed, count: int, position: int) -> str:
 
 
 def _flow_cut(document: Composed, count: int, position: int) -> tuple[int, int]:
-    """What goes with an entry between brackets: it, and one comma."""
+    """The range to cut for an entry of a flow list: the entry and one comma."""
     here = document.spans[("hosts", position)]
     if position + 1 < count:
         return here.start, document.spans[("hosts", position + 1)].start
@@ -95,7 +95,7 @@ def _flow_cut(document: Composed, count: int, position: int) -> tuple[int, int]:
 
 
 def _content_end(text: str, document: Composed, position: int) -> int:
-    """Just after the last line of an entry."""
+    """The position after the last line of an entry."""
     place = ("hosts", position)
     end = max(span.end for inner, span in document.spans.items() if inner[:2] == place and span.exact)
     return end if text[end - 1 : end] == "\n" else _line_end(text, end)
@@ -114,7 +114,7 @@ def _flow(entry: Entry) -> str:
 
 
 def _ended(text: str) -> str:
-    """Text that ends with its last line's newline."""
+    """The text with a newline at its end."""
     return text if not text or text.endswith("\n") else text + ("\r\n" if "\r\n" in text else "\n")
 
 

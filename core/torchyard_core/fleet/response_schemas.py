@@ -1,9 +1,7 @@
-"""The shapes of hosts' answers, checked as they arrive: what a broken or hostile daemon says is an error of its host
-alone, and never a fault further on in a command that is about the whole fleet.
+"""Schemas of hosts' answers, checked on arrival so that a broken or hostile daemon only causes an error of its host.
 
-A shape is a type, a tuple of types, a dictionary of keys to shapes (a key that ends in `?` may be missing, others may
-be there too), a list of one shape, `Each` of a dictionary's values, `ByWord` of what one of its keys
-says, or `OneOf` some words.
+A schema is a type, a tuple of types, a dictionary of keys to schemas (keys ending in `?` are optional, further keys are
+allowed), a list with the schema of its items, or one of the classes below.
 """
 
 from __future__ import annotations
@@ -15,26 +13,26 @@ from torchyard_agent.protocol.metrics_report import METRICS
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 LATEST = 253402214400.0
-"""Seconds since 1970 until the year 9999, the last that can be shown."""
+"""The year 9999, the last that datetime supports, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Each:
-    """A dictionary of any keys, with values of one shape."""
+    """A dictionary with any keys and values of one schema."""
 
     shape: Any
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of these words."""
+    """One of these strings."""
 
     words: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Between:
-    """A number in a range; not a NaN."""
+    """A number in a range, not NaN."""
 
     least: float
     most: float
@@ -42,7 +40,7 @@ class Between:
 
 @dataclass(frozen=True)
 class ByWord:
-    """A dictionary of one shape, and of one more by the word that `key` has."""
+    """A dictionary with a common schema, and a further one selected by the value of `key`."""
 
     key: str
     common: Any
@@ -120,10 +118,10 @@ _ENTRY = ByWord(
         },
     },
 )
-"""Of a run's journal."""
+"""An entry of a run's journal."""
 
 FIRST_ANSWER = {"have": bool, "python": str, "python_version": str}
-"""Of the bootstrap."""
+"""The first answer of the bootstrap."""
 ANSWERS: dict[str, Any] = {
     "hello": {"version": str, "protocol": int, "sha256": str, "pid": int, "oldest_protocol?": int},
     "host.facts": {
@@ -153,17 +151,17 @@ ANSWERS: dict[str, Any] = {
     "logs.list": [{"name": str}],
     "logs.read": {"data": str, "next": Between(0, 2**63), "size": Between(0, 2**63), "ended": bool},
 }
-"""By method; the answers of others are not checked here."""
+"""Schemas of answers by method. Answers to other methods are not checked."""
 NOTIFICATIONS: dict[str, Any] = {
     "fault": {"error": str, "folder": str},
     "telemetry": _SAMPLE,
     "state": {"run_id": str, "entries": [_ENTRY], "alive": bool, "died?": MAYBE_TEXT},
 }
-"""By method."""
+"""Schemas of notifications by method."""
 
 
 def misfit(value: Any, shape: Any, at: str = "") -> str:
-    """Where a value does not have a shape, such as `gpus[0].uuid`; empty where it does."""
+    """The path of the first value that violates the schema, such as `gpus[0].uuid`; empty if none does."""
     here = at or "the answer"
     if isinstance(shape, dict):
         if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The user's `~/.ssh/config` as one text: its `Include` lines replaced by what they include, as ssh(1) reads them."""
+"""The user's `~/.ssh/config` as one text with `Include` directives resolved as by ssh(1)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torchyard_core.home import expand_user
 
 USER_CONFIG = Path("~/.ssh/config")
 MAX_DEPTH = 16
-"""As OpenSSH: includes nested deeper are ignored."""
+"""Maximum depth of includes, as in OpenSSH."""
 _LINE = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*?)\s*$")
 _COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")
-"""Their value is the rest of the line, whatever is in it."""
+"""Keywords whose value is the rest of the line, including quotes and `#`."""
 
 
 def config_text(path: Path) -> str:
-    """The text of `path` with includes in place; empty where it cannot be read, as for ssh(1) itself.
+    """The text of `path` with includes resolved; empty if it cannot be read, as in ssh(1).
 
-    What a file includes below a `Host` or `Match` counts only where that one does; and what follows an `Include`
-    belongs to the block that it stands in, whatever blocks the included file has opened.
+    An include inside a `Host` or `Match` block applies only where that block does. Lines after an `Include` belong to
+    the block that contains it, regardless of blocks in the included file.
     """
     return "\n".join(_lines(path, (), 0))
 
 
 def _lines(path: Path, outer: tuple[str, ...], depth: int) -> Iterator[str]:
-    """`outer`: criteria of the blocks that this file is included from."""
+    """The lines of a file. `outer` are the criteria of the blocks that include it."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
@@ -50,7 +50,7 @@ def _lines(path: Path, outer: tuple[str, ...], depth: int) -> Iterator[str]:
 
 
 def _parsed(line: str) -> tuple[str, str]:
-    """(keyword in lower case, its value); two empty ones for a comment."""
+    """(keyword in lower case, value) of a line; empty strings for a comment."""
     if line.lstrip().startswith("#"):
         return "", ""
     match = _LINE.match(line)
@@ -71,7 +71,7 @@ def _without_comment(value: str) -> str:
 
 
 def _included(value: str) -> list[Path]:
-    """The files that an `Include` means: globbed, and relative to ~/.ssh."""
+    """The files of an `Include` directive, whose patterns are relative to ~/.ssh."""
     found: list[Path] = []
     for pattern in _words(value):
         absolute = expand_user("~/.ssh") / expand_user(pattern)
@@ -80,13 +80,13 @@ def _included(value: str) -> list[Path]:
 
 
 def _heading(block: Iterable[str]) -> str:
-    """The line that opens a block for which all of these hold."""
+    """The line that opens a block with all of these criteria."""
     criteria = [one for one in block if one.lower() != "all"]
     return f"match {' '.join(criteria)}" if criteria else "match all"
 
 
 def _patterns(value: str) -> str:
-    """Patterns as `Match` has them, for those of `Host`."""
+    """Patterns of `Host` in the syntax of `Match`."""
     return shlex.quote(",".join(_words(value)))
 
 
@@ -98,12 +98,12 @@ def _words(value: str) -> list[str]:
 
 
 def host_names(text: str) -> list[str]:
-    """The hosts that a configuration names, in its order: what one can type after `ssh`. Patterns are none."""
+    """The host names of a configuration in their order, without patterns."""
     names: dict[str, None] = {}
     for line in text.splitlines():
         key, value = _parsed(line)
         words = _words(value)
-        if key == "match" and "originalhost" in words[:-1]:  # a `Host` of an included file
+        if key == "match" and "originalhost" in words[:-1]:  # from a `Host` of an included file
             words = words[max(at for at, word in enumerate(words[:-1]) if word == "originalhost") + 1].split(",")
         elif key != "host":
             continue

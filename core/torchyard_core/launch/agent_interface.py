@@ -52,9 +52,7 @@ class Hosts(Protocol):
         """Connects to the hosts concurrently. Returns a link or the error of each; `arrived` gets each one at once."""
 
     def look(self, name: str, python: str | None) -> dict[str, Any]:
-        """The answer of a connected host to `host.facts`, which is also added to the facts of `known`.
+        """The answer of a connected host to `host.facts`, which `known` then returns too.
 
-        Args:
-            name: The host.
-            python: The interpreter for programs; None for the host's own.
+        `python` is the interpreter for programs; None for the host's own.
         """

@@ -44,13 +44,7 @@ def settle(question: Question | None, ask: Ask) -> None:
 
 
 def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | None:
-    """The question whether to upload large files, if there are any.
-
-    Args:
-        folder: The working folder.
-        new: Sizes in bytes, by path, of the files that were not uploaded before in their present state.
-        hosts: Number of hosts.
-    """
+    """The question whether to upload large files, if any of `new` are: sizes in bytes, by path, of changed files."""
     large = {path: size for path, size in new.items() if size > LARGE_FILE}
     total = sum(new.values())
     if not large and total <= LARGE_FOLDER:

@@ -42,11 +42,7 @@ def replica_specs(
 ) -> list[ReplicaShare]:
     """The first start of every replica, with all of them taking part and without the values of secrets.
 
-    Args:
-        store: Address of the join store, which only the primary's keeper knows.
-
-    Raises:
-        ValueError: A replica of the plan has no host.
+    `store` is the address of the join store. Raises ValueError if a replica of the plan has no host.
     """
     cluster, replicas = cluster_plan(plan, sites, run_id, trial)
     contract = Contract(cluster, replicas, store)
@@ -58,11 +54,8 @@ def cluster_plan(
 ) -> tuple[Cluster, list[ReplicaPlan]]:
     """All that the primary's keeper needs to start every replica, also after restarts; without values of secrets.
 
-    Args:
-        lineage: ID of the first run in the chain of runs that this one resumes; None for the run itself.
-
-    Raises:
-        ValueError: A replica of the plan has no host.
+    `lineage` is the first run in the chain of runs that this one resumes, by default itself. Raises ValueError if a
+    replica of the plan has no host.
     """
     unplaced = [planned.name for planned in plan.replicas if planned.host is None]
     if unplaced:
@@ -116,7 +109,7 @@ class _ReplicaPlans:
             trainer=planned.trains,
             gpus=[gpu.uuid for gpu in planned.gpus],
             processes=planned.ranks,
-            address=_joined(site.address, self._ports.replicas[planned.name]),
+            address=_host_and_port(site.address, self._ports.replicas[planned.name]),
             run_dir=site.run_dir,
             argv=self._argv(planned, site),
             env=self._environment(planned, site),
@@ -177,5 +170,5 @@ def _folder_name(name: str) -> str:
     return plain.replace(".", "_") if set(plain) == {"."} else plain
 
 
-def _joined(address: str, port: Port) -> str:
+def _host_and_port(address: str, port: Port) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -174,13 +174,9 @@ class Launch:
         return started
 
     def undo(self, started: Started | None) -> None:
-        """Undoes the launch.
+        """Undoes the launch. `started` is the run, if its primary was asked to start it.
 
-        Args:
-            started: The run, if its primary was asked to start it.
-
-        Raises:
-            StartUnknown: The primary does not answer. The other keepers follow the primary, so only it matters.
+        Raises StartUnknown if that primary does not answer. Other hosts do not matter, as their keepers follow it.
         """
         silent = take_back(self.run_id, self._links, self.hosts if started is not None else None)
         if started is not None and started.primary.host in silent:
@@ -214,12 +210,7 @@ class Launch:
         return None if self.again is None or self.topology.program.checkpoint_dir else self.again.run_id
 
     def record(self, started: Started, file: str, *, is_confirmed: bool = True) -> RunRecord:
-        """The history record of a started run.
-
-        Args:
-            file: The topology file.
-            is_confirmed: Whether the primary confirmed the start.
-        """
+        """The history record of a run started from `file`. `is_confirmed`: whether the primary confirmed the start."""
         now = utc_now()
         return RunRecord(
             started.run_id,

@@ -47,7 +47,7 @@ def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, PreparedH
 def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
     """The output of `torchyard plan --json`, with command and environment of each replica's first rank."""
     secrets = dict.fromkeys(plan.topology.program.secrets, SECRET)
-    placed = _all_somewhere(plan)
+    placed = _with_placeholders(plan)
     sites = preview_sites(placed, hosts)
     replicas = []
     for planned, share in zip(plan.replicas, replica_specs(placed, sites, RUN_ID, store=AT_LAUNCH), strict=True):
@@ -61,7 +61,7 @@ def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
     }
 
 
-def _all_somewhere(plan: Plan) -> Plan:
+def _with_placeholders(plan: Plan) -> Plan:
     """The plan with unplaced replicas on a placeholder host, so that the commands of all can be shown."""
     replicas = tuple(planned if planned.host else replace(planned, host=NO_HOST) for planned in plan.replicas)
     return replace(plan, replicas=replicas, hosts=tuple(dict.fromkeys(planned.host or "" for planned in replicas)))

@@ -53,12 +53,7 @@ class Planner:
         links: dict[str, AgentLink],
         reserving: Reserving | None = None,
     ):
-        """Creates a planner.
-
-        Args:
-            links: Filled with the link of every host that was connected.
-            reserving: The calendar, which knows the GPUs that others have booked.
-        """
+        """`links` is filled with the link of every connected host."""
         self._source = source
         self._topology = topology
         self._hosts = hosts

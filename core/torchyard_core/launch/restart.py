@@ -68,15 +68,9 @@ class EndedRun:
 
 
 def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
-    """The ended run, from this desktop's record, else from that of the first host that answers.
+    """The ended run, from this desktop's record `own`, else from that of the first host that answers.
 
-    Args:
-        run: The run.
-        links: Links to those of its hosts that can be reached.
-        own: This desktop's record of the run.
-
-    Raises:
-        RunFailed: The run is still alive, a host's record differs from this desktop's, or there is no record.
+    Raises RunFailed if the run is alive, a host's record differs from this desktop's, or there is no record.
     """
     over_by = time.monotonic() + LEAVES_WITHIN_S
     while True:
@@ -122,7 +116,7 @@ def about_a_foreign_run(again: EndedRun) -> Question | None:
         *([f"notify: {program.notify}"] if program.notify else []),
         f"secrets: {', '.join(program.secrets) or 'none'}",
         f"code: {again.snapshot[:12] if again.snapshot else 'none'}",
-        f"hosts: {hosts_named(again.topology)}",
+        f"hosts: {_hosts_text(again.topology)}",
     ]
     return Question(
         "foreign_run",
@@ -144,7 +138,7 @@ def about_foreign_secrets(again: EndedRun) -> Question | None:
     lines = [
         f"secrets: {', '.join(names)}",
         f"command: {shlex.join([*what, *program.args])}",
-        f"hosts: {hosts_named(again.topology)}",
+        f"hosts: {_hosts_text(again.topology)}",
     ]
     return Question(
         "foreign_secrets",
@@ -156,7 +150,7 @@ def about_foreign_secrets(again: EndedRun) -> Question | None:
     )
 
 
-def hosts_named(topology: Topology) -> str:
+def _hosts_text(topology: Topology) -> str:
     """The hosts that pools and pins allow, as text."""
     named = {host for pool in topology.pools for host in pool.hosts or ()}
     named |= {place.partition(":")[0] for place in topology.pins.values()}

@@ -145,9 +145,7 @@ def _files(
 ) -> Iterator[tuple[str, os.stat_result | None]]:
     """Yields files, links and empty folders (whose path ends in `/`) below `folder`, with the status of each file.
 
-    Args:
-        below: Path of the subfolder to list, ending in `/`.
-        ignores: Specs of .gitignore files, each with the length of the path of its folder.
+    `ignores` are specs of .gitignore files, each with the length of the path of its folder.
     """
     here = folder / below
     own = here / ".gitignore"

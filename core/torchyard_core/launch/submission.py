@@ -106,8 +106,7 @@ def start(
 ) -> None:
     """Submits the run to the primary's keeper, and the primary's address to the other keepers.
 
-    Args:
-        spare_imports: Modules that a spare interpreter of each rank imports; empty for no spares.
+    Each rank gets a spare interpreter that imports `spare_imports`, unless these are empty.
     """
     planned, program = context.plan, topology.program
     sites = {
@@ -172,12 +171,8 @@ def _booking(reserved: Reserved) -> dict[str, Any] | None:
 def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
     """Makes every host release what it holds for the launch. A run that has begun is ended.
 
-    Args:
-        hosts: Reconnects hosts whose links are closed; None leaves those hosts alone, which release by themselves
-            unless they were asked to start.
-
-    Returns:
-        The hosts that have not confirmed the release. Each step takes TAKE_BACK_S at most.
+    `hosts` reconnects closed links, which is necessary only after the start was requested. Returns the hosts that have
+    not confirmed the release. Each step takes TAKE_BACK_S at most.
     """
     abort = {"run_id": run_id, "by": who_asks()}
     answers = _answers(links, "run.abort", abort)

@@ -34,11 +34,7 @@ UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 
 
 def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
-    """Modules that the program's interpreters may import before its code arrives; none if this is unsafe or unknown.
-
-    Args:
-        folder: The working folder on this computer.
-    """
+    """Modules that the program's interpreters may import before its code arrives; none if this is unsafe or unknown."""
     if program.launcher is not Launcher.TORCH or program.setup or folder is None:
         return ()
     found = False
@@ -53,11 +49,7 @@ def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
 
 
 def imports_package(program: Program, folder: Path | None, package: str) -> bool | None:
-    """Whether the script, or a module of its working folder that it imports, imports a package; None if unknown.
-
-    Args:
-        folder: The working folder on this computer.
-    """
+    """Whether the script, or a module of its working folder that it imports, imports a package; None if unknown."""
     if program.launcher is not Launcher.TORCH or folder is None:
         return None
     try:

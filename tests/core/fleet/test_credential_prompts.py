@@ -1,4 +1,4 @@
-"""What is asked of the user: once, by one, and no longer than it is right."""
+"""Prompts for credentials: once per credential, by one login at a time, until it proves wrong."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, shown
+from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, printable
 
 QUESTION = Question(Kind.PASSPHRASE, "gpu-a", "the key ~/.ssh/id", "Passphrase")
 
 
 class User:
-    """Answers in order, then gives up."""
+    """Gives the answers in order, then cancels."""
 
     def __init__(self, *answers: str):
         self.answers = list(answers)
@@ -37,7 +37,7 @@ def test_what_many_need_at_once_is_asked_once() -> None:
 
     def settle(_: int) -> str | None:
         ready.wait(60)
-        return secrets.settle("key", QUESTION, began, opens, "no")
+        return secrets.obtain("key", QUESTION, began, opens, "no")
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(settle, range(8))) == {"opened by right"}
@@ -50,19 +50,19 @@ def test_giving_up_holds_for_logins_under_way_and_not_for_later_ones() -> None:
     began = time.monotonic()
     for _ in range(3):
         with pytest.raises(NotAnswered) as refused:
-            secrets.settle("key", QUESTION, began, opens, "no")
+            secrets.obtain("key", QUESTION, began, opens, "no")
         assert refused.value.given_up
     assert len(user.asked) == 1
 
     user.answers = ["right"]
-    assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
+    assert secrets.obtain("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
 
 
 def test_an_empty_answer_goes_on_without_and_is_not_remembered() -> None:
     user = User("", "right")
     secrets = CredentialCache(user)
-    assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") is None
-    assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
+    assert secrets.obtain("key", QUESTION, time.monotonic(), opens, "no") is None
+    assert secrets.obtain("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
 
 
 def test_nobody_to_ask_is_not_giving_up() -> None:
@@ -79,5 +79,5 @@ def test_answers_do_not_show_in_what_may_be_printed() -> None:
 
 
 def test_a_servers_words_cannot_reach_for_the_terminal() -> None:
-    assert shown("\x1b]0;evil\x07Pass\nword:\r\x00 \u202e") == "]0;evil Pass word:"
-    assert len(shown("x" * 10_000)) == 400
+    assert printable("\x1b]0;evil\x07Pass\nword:\r\x00 \u202e") == "]0;evil Pass word:"
+    assert len(printable("x" * 10_000)) == 400

@@ -1,4 +1,4 @@
-"""Who uses a host's GPUs, as a sample of its telemetry tells the planner."""
+"""Use of a host's GPUs from a telemetry sample, for the planner."""
 
 from __future__ import annotations
 

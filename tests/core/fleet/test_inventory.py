@@ -1,4 +1,4 @@
-"""The fleet file: read with lines, changed without losing a comment."""
+"""The fleet file: problems with line numbers, and edits that keep comments."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ def test_a_host_s_name_must_do_in_a_pin(fleet: Path, name: str) -> None:
 
 def test_two_hosts_of_one_name(fleet: Path) -> None:
     [problem] = read_fleet(written(fleet, "version: 1\nhosts:\n  - {name: a}\n  - {name: a}\n")).problems
-    assert problem.printed("f") == "f:4: error duplicate-host host `a` is there twice"
+    assert problem.printed("f") == "f:4: error duplicate-host host `a` is defined twice"
 
 
 def test_ssh_settings_of_a_local_host_are_pointless(fleet: Path) -> None:
     inventory = read_fleet(written(fleet, "version: 1\nhosts:\n  - {name: a, local: true,\n     user: x}\n"))
     assert [problem.printed("f") for problem in inventory.problems] == [
-        "f:4: warning local-host `user` does nothing for a local host, which is reached without SSH"
+        "f:4: warning local-host `user` has no effect on a local host, which is reached without SSH"
     ]
     assert inventory.usable() is inventory
 

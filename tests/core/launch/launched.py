@@ -1,4 +1,4 @@
-"""Runs as hosts are told of them: every replica's share, for topologies that tests write in a line."""
+"""Specs of replicas as sent to hosts, for one-line topologies in tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def launched(
     trial: str | None = None,
     sites: Mapping[str, PreparedHost] | None = None,
 ) -> dict[str, ReplicaShare]:
-    """Every replica's share, by name."""
+    """The spec of every replica by name."""
     hosts = HOSTS if hosts is None else hosts
     planned = plan(what, hosts)
     assert planned.problems == ()

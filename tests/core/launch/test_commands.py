@@ -1,4 +1,4 @@
-"""The command line of every rank, and the placeholders that are filled in."""
+"""The command line of every rank, and its placeholders."""
 
 from __future__ import annotations
 

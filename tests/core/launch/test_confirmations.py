@@ -1,4 +1,4 @@
-"""Large files and large folders: asked about before they are read."""
+"""Confirmation of large files and folders before they are read."""
 
 from __future__ import annotations
 

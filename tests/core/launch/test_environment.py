@@ -70,7 +70,7 @@ def test_replicas_without_gpus_on_one_host_are_one_node_of_torchrun_s() -> None:
     four = "{name: w, role: worker, replicas: 4}"
     run = launched(topology(four, pins="{worker-0: one, worker-1: two, worker-2: one, worker-3: one}"))
     assert nodes(run) == [("0", "3", "0", "2"), ("0", "1", "1", "2"), ("1", "3", "0", "2"), ("2", "3", "0", "2")]
-    # The processes of each replica count from 0, as its reports, logs and checkpoints do.
+    # Processes are numbered from 0 within each replica, as in reports, logs and checkpoints.
     assert [rank["local_rank"] for share in run.values() for rank in share["ranks"]] == [0, 0, 0, 0]
     places = [read(env(share)) for share in run.values()]
     assert [(place.local_rank, place.local_world_size, place.name) for place in places] == [
@@ -79,7 +79,7 @@ def test_replicas_without_gpus_on_one_host_are_one_node_of_torchrun_s() -> None:
 
 
 def test_a_replica_with_gpus_is_a_node_of_its_own_beside_others_on_its_host() -> None:
-    """It sees only its own GPUs, so that `cuda:LOCAL_RANK` has to be one of them."""
+    """Each rank sees only its replica's GPUs, so `cuda:LOCAL_RANK` must be one of them."""
     pools = (
         "{name: g, role: worker, replicas: 2, gpus: 2, hosts: [one]}",
         "{name: c, role: worker, replicas: 2, hosts: [one]}",
@@ -224,7 +224,7 @@ def test_output_is_unbuffered_unless_the_user_says_otherwise() -> None:
 
 
 def test_no_variable_of_the_user_s_can_break_the_contract() -> None:
-    # Planner refuses such a file; should one get here all the same, the run still holds together.
+    # The checks refuse such a file. If it gets here anyway, the run is still consistent.
     what = topology(WORKERS, program="{script: a, env: {RANK: 9, TORCHYARD_REPLICA: me, CUDA_VISIBLE_DEVICES: 3}}")
     found = env(launched(what)["worker-1"])
     assert (found["RANK"], found["TORCHYARD_REPLICA"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "worker-1", "")
@@ -262,7 +262,7 @@ def test_torchyard_s_own_variables() -> None:
 
 
 def test_the_roles_read_all_options_that_a_topology_has() -> None:
-    """What the topology says of the strategy, `torchyard_roles` knows by the same names and with the same defaults."""
+    """`torchyard_roles` has the strategy settings of the topology, with the same names and defaults."""
     said = {name: field.default for name, field in Strategy.model_fields.items()}
     said |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
     assert {**asdict(Options()), "kind": StrategyKind.NONE} == said

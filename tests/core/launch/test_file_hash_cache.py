@@ -1,4 +1,4 @@
-"""Hashes that are kept: a file that looks untouched is not read again, one that does not always is."""
+"""Cached hashes: unchanged files are not read again, changed ones always are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where hashes are kept; what was written just now counts as old enough."""
+    """The folder of cached hashes. Files that were just written do not count as racy."""
     monkeypatch.setattr("torchyard_core.launch.file_hash_cache.RACY_NS", -3600 * 10**9)
     return tmp_path / "caches"
 

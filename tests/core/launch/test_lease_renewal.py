@@ -1,4 +1,4 @@
-"""Renewals of a launch's lease: to every host, beside the launch, and without a say in it."""
+"""Renewal of a launch's lease: on every host, concurrently, and without effect on the launch if it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_core.launch.lease_renewal import LeaseRenewal
 
 
 class Link:
-    """A host that notes when it was asked; `block` keeps whoever asks."""
+    """A host that records its requests; `block` blocks the sender."""
 
     def __init__(self, host: str, block: threading.Event | None = None):
         self.host = host

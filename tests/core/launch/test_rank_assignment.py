@@ -1,4 +1,4 @@
-"""Who runs where, in which gang, as which rank; and what `torchyard plan --json` says of it."""
+"""Hosts, gangs and ranks of replicas, and the output of `torchyard plan --json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the values of secrets come from."""
+"""Values of secrets, from the environment and the keyring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The working folder as it is sent."""
+"""Snapshots of working folders."""
 
 from __future__ import annotations
 

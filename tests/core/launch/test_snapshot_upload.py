@@ -1,4 +1,4 @@
-"""Sending a snapshot: against the host's own store, without the network between."""
+"""Upload of a snapshot into an agent's store, without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchyard_core.launch.snapshot_upload import upload_snapshot
 
 
 class StoreLink:
-    """A link whose other end is a store in a folder."""
+    """A link to a snapshot store in a folder."""
 
     host, archive, python, ssh_address, is_open = "gpu-a", "", "", "", True
 
@@ -71,7 +71,7 @@ class StoreLink:
 
 
 def quiet(done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """Ignores progress."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Our environment beside real torchrun's, variable by variable, with unequal numbers of GPUs on two nodes."""
+"""Comparison of the environment with that of real torchrun, with unequal numbers of GPUs on two nodes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ with open(place, "w") as file:
     json.dump(dict(os.environ), file)
 """
 OF_THE_LAUNCH = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
-"""What names a launch, its folder, and who serves the store: torchrun's own agent there, rank 0 here."""
+"""Variables that identify a launch, its folder and its store, which torchrun's agent serves, and here rank 0."""
 OF_TORCHRUN_ITSELF = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-"""What torchrun tells its own process, and its ranks only happen to inherit."""
+"""Variables of torchrun's own process that its ranks inherit."""
 NODES = (2, 1)
-"""Ranks of each node."""
+"""Number of ranks of each node."""
 
 
 def torchrun_environments(folder: Path) -> list[dict[str, str]]:
-    """What each rank finds in its environment beyond ours when torchrun is started by hand, by rank."""
+    """The variables that torchrun adds to the environment of each rank."""
     script, said = folder / "say.py", folder / "said"
     script.write_text(SAY)
     said.mkdir()

@@ -112,7 +112,7 @@ def test_a_changed_key_is_told_in_the_checklist_and_on_the_card(
         assert "has changed" in text
         assert before in text
         assert host.host_key_fingerprint in text
-        assert "somebody stands between" in text
+        assert "the connection is intercepted" in text
 
 
 def test_hosts_without_a_python_that_will_do(

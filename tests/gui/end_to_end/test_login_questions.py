@@ -128,7 +128,7 @@ def test_a_wrong_answer_is_asked_again_with_why(window_of: OpenWindow, desktop_o
 
     answer(person, "wrong")
     dialog = answer(person, PASSPHRASE)
-    assert "does not open the key" in dialog.complaint.text
+    assert "Wrong passphrase" in dialog.complaint.text
     person.hosts_were_asked()
 
     assert host(person, "gpu-a").has_no_agent
@@ -145,7 +145,7 @@ def test_giving_up_is_told_on_the_hosts_card_and_asked_again_only_when_somebody_
 
     status = host(person, "gpu-a")
     assert status.state == "login refused"
-    assert "no right passphrase was given for the key" in sentence(status)
+    assert "no valid passphrase was given for the key" in sentence(status)
     assert "Try again when you have it" in sentence(status)
     assert person.fleet.questions.ask(question) is None  # automatic retries ask nothing
 

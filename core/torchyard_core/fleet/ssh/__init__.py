@@ -1,7 +1,7 @@
-"""SSH by paramiko: the only room that imports it.
+"""SSH connections by paramiko, which only this package imports, and by the system's ssh (`openssh`).
 
-A host is reached along its `Route` (what the fleet file and ~/.ssh/config say), through bastions that all hosts behind
-them share, with so many logins at once as its sshd takes. Host keys are checked strictly.
+A `Route` describes the logins on the way to a host, from the fleet file and ~/.ssh/config. Hosts share the logins on
+their bastions, concurrent logins per sshd are limited, and host keys are checked strictly.
 """
 
 from torchyard_core.fleet.ssh.dialer import SshDialer

@@ -1,7 +1,7 @@
-"""Logging in: with the agent's keys, with key files, then with what the user is asked for.
+"""User authentication with keys of the ssh-agent, key files, and prompts, in this order.
 
-The order spares questions: keys that need none come first, and an encrypted file whose key the agent holds is not
-opened at all. Methods may be combined (AuthenticationMethods): what is still wanted after a key is done next.
+The order avoids prompts: keys that need no passphrase come first, and an encrypted file whose key the ssh-agent holds
+is not opened. A server may require several methods (AuthenticationMethods).
 """
 
 from __future__ import annotations
@@ -11,64 +11,67 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import paramiko
+from paramiko.agent import AgentKey
 
 from torchyard_core.errors import LoginRefused
-from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, shown
+from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, printable
 from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
 from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, key_files
 from torchyard_core.fleet.ssh.route import Route
 
 LOGIN_TIMEOUT_S = 60.0
-"""A slow host (10 s to log in is seen) is slow, not failed."""
+"""Generous, as logins of 10 s occur on slow hosts."""
 PATIENT_FOR_S = 10.0
-"""No sshd closes sooner because its user takes long."""
+"""A connection closed later than this during a prompt counts as expired (LoginGraceTime)."""
 METHODS = ("publickey", *ASKING_METHODS)
-"""In the order in which they are tried."""
+"""Methods in the order of attempts."""
 
 
 class LoginExpired(Exception):
-    """Raised where the server has closed while the user was asked: worth another attempt, which has the answer."""
+    """Raised if the server closed the connection during a prompt. The next attempt has the user's answer."""
 
 
 class Login:
-    """One attempt to log in over a transport whose host key was checked."""
+    """One authentication attempt over a transport whose host key was checked."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, secrets: CredentialCache, began: float):
-        """`began`: when the login began (monotonic), of which this may not be the first attempt."""
+        """`began` is the start of the login (monotonic), which may include earlier attempts."""
         self._route = route
         self._transport = transport
         self._secrets = secrets
         self._began = began
         self._opened = time.monotonic()
-        self._questioned = InteractiveAuth(route, transport, secrets, began)
+        self._interactive = InteractiveAuth(route, transport, secrets, began)
         self._asked_passphrase = False
-        self._locked: list[KeyFile] = []
-        """Encrypted files, whose keys no agent holds."""
+        self._encrypted: list[KeyFile] = []
+        """Encrypted files whose keys the ssh-agent does not hold."""
         self._tried: list[str] = []
-        self._lacking: list[str] = []
+        self._problems: list[str] = []
 
     def run(self) -> None:
-        """Returns when logged in.
+        """Authenticates.
 
-        Raises LoginRefused with what was tried and what is lacking, LoginExpired, or what paramiko raises where the
-        connection breaks.
+        Raises:
+            LoginRefused: With the methods that were tried and the problems found.
+            LoginExpired: The server closed the connection during a prompt.
+            paramiko.SSHException, EOFError, OSError: The connection broke.
         """
         self._transport.auth_timeout = LOGIN_TIMEOUT_S
         try:
             self._run()
-        except NotAnswered as nobody:
-            raise self._unanswered(nobody.question) from nobody
+        except NotAnswered as error:
+            raise self._unanswered(error.question) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             if self._transport.is_active():
                 raise
-            if self._held_up_by_the_user:
+            if self._expired_during_prompt:
                 raise LoginExpired from error
             if isinstance(error, paramiko.AuthenticationException):
                 raise self._refused(closed=True) from error
             raise
 
     def _run(self) -> None:
-        # The common case first: asking what the server takes would cost each login two more round trips.
+        # Trying keys first saves the two round trips of asking for the accepted methods.
         further = None if "publickey" in self._route.refused_methods else self._by_open_keys()
         done = set() if further is None else {"publickey"}
         if further is None:
@@ -79,19 +82,19 @@ class Login:
             if method is None:
                 raise self._refused(closed=False)
             done.add(method)
-            accepted = self._by_locked_keys() if method == "publickey" else self._by_asking(method)
+            accepted = self._by_encrypted_keys() if method == "publickey" else self._by_prompts(method)
             if accepted is not None:
                 further = accepted
 
     def _start(self) -> Sequence[str]:
-        """The methods that the server takes; none where it lets us in as we are."""
+        """The methods that the server accepts; none if it requires no authentication."""
         try:
             accepted: Sequence[str] = self._transport.auth_none(self._route.user)
         except paramiko.BadAuthenticationType as refusal:
             return refusal.allowed_types
         return accepted
 
-    # Each way gives the methods that are wanted further, none when all is done; None where it was refused.
+    # Each of these methods returns the methods that are still required (empty: authenticated), or None if refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
         files = key_files(self._route)
@@ -100,32 +103,32 @@ class Login:
             in_agent = {key.asbytes() for key in held}
             others = [] if self._route.identities_only else [key for key in held if key.asbytes() not in named]
             left = [file for file in files if file.private and not (file.public and file.public in in_agent)]
-            ways: list[tuple[paramiko.PKey | KeyFile, str]] = [
-                *((key, f"the ssh-agent's {shown(key.comment) or 'key'}") for key in held if key.asbytes() in named),
-                *((file, file.shown) for file in left if not file.encrypted),
-                *((key, f"the ssh-agent's {shown(key.comment) or 'key'}") for key in others),
+            candidates: list[tuple[paramiko.PKey | KeyFile, str]] = [
+                *((key, _description(key)) for key in held if key.asbytes() in named),
+                *((file, file.display_path) for file in left if not file.encrypted),
+                *((key, _description(key)) for key in others),
             ]
-            self._locked = [file for file in left if file.encrypted]
-            for key, what in ways:
-                if (accepted := self._by_key(key, what)) is not None:
+            self._encrypted = [file for file in left if file.encrypted]
+            for key, description in candidates:
+                if (accepted := self._by_key(key, description)) is not None:
                     return accepted
         return None
 
-    def _by_locked_keys(self) -> Sequence[str] | None:
-        for file in self._locked:
-            if (accepted := self._by_key(file, file.shown)) is not None:
+    def _by_encrypted_keys(self) -> Sequence[str] | None:
+        for file in self._encrypted:
+            if (accepted := self._by_key(file, file.display_path)) is not None:
                 return accepted
         return None
 
-    def _by_key(self, key: paramiko.PKey | KeyFile, what: str) -> Sequence[str] | None:
+    def _by_key(self, key: paramiko.PKey | KeyFile, description: str) -> Sequence[str] | None:
         try:
             opened = self._opened_key(key) if isinstance(key, KeyFile) else key
         except BadKey as bad:
-            self._lacking.append(str(bad))
+            self._problems.append(str(bad))
             return None
         if opened is None:
             return None
-        self._tried.append(what)
+        self._tried.append(description)
         try:
             accepted: Sequence[str] = self._transport.auth_publickey(self._route.user, opened)
         except paramiko.SSHException:
@@ -135,51 +138,51 @@ class Login:
         return accepted
 
     def _opened_key(self, file: KeyFile) -> paramiko.PKey | None:
-        """The key; None where it is encrypted and nobody is there to ask, or goes on without it. Raises BadKey."""
+        """The key; None if it is encrypted and the user cannot be asked or skips it. Raises BadKey."""
         if not file.encrypted:
             return file.open()
         if not self._may_ask:
-            self._lacking.append(f"the key {file.shown} is encrypted, and no ssh-agent holds it open")
+            self._problems.append(f"the key {file.display_path} is encrypted, and no ssh-agent holds it")
             return None
         self._asked_passphrase = True
-        return self._secrets.settle(
-            ("key", str(file.path), file.public),  # a file that was replaced is another key
-            Question(Kind.PASSPHRASE, self._route.name, f"the key {file.shown}", "Passphrase"),
+        return self._secrets.obtain(
+            ("key", str(file.path), file.public),  # a replaced file holds another key
+            Question(Kind.PASSPHRASE, self._route.name, f"the key {file.display_path}", "Passphrase"),
             self._began,
             lambda passphrase: _unlocked(file, passphrase),
-            "That does not open the key.",
+            "Wrong passphrase.",
         )
 
-    def _by_asking(self, method: str) -> Sequence[str] | None:
+    def _by_prompts(self, method: str) -> Sequence[str] | None:
         if not self._may_ask:
-            self._lacking.append("it asks for a password or code")
+            self._problems.append("it asks for a password or code")
             return None
         self._tried.append(method)
-        return self._questioned.by(method)
+        return self._interactive.authenticate(method)
 
     @property
     def _may_ask(self) -> bool:
         return self._secrets.can_ask and not self._route.batch
 
     @property
-    def _held_up_by_the_user(self) -> bool:
-        asked = self._asked_passphrase or self._questioned.asked
-        return asked and not self._questioned.refused and time.monotonic() - self._opened >= PATIENT_FOR_S
+    def _expired_during_prompt(self) -> bool:
+        asked = self._asked_passphrase or self._interactive.asked
+        return asked and not self._interactive.refused and time.monotonic() - self._opened >= PATIENT_FOR_S
 
     def _refused(self, *, closed: bool) -> LoginRefused:
         route = self._route
         reasons = [f"tried {', '.join(dict.fromkeys(self._tried))}"] if self._tried else []
-        reasons += dict.fromkeys(self._lacking)
+        reasons += dict.fromkeys(self._problems)
         ended = " and closed the connection" if closed else ""
         hint = (
             "Is the user right, and is the public key in that user's ~/.ssh/authorized_keys? "
             "Set `user` and `identity_file` for the host in the fleet file or in ~/.ssh/config."
         )
         if closed and len(self._tried) > 1:
-            hint = "It takes only so many: name the right key with `identity_file`, or IdentitiesOnly in ~/.ssh/config."
-        elif any("encrypted" in what for what in self._lacking):
+            hint = "It limits attempts: name the right key with `identity_file`, or IdentitiesOnly in ~/.ssh/config."
+        elif any("encrypted" in problem for problem in self._problems):
             hint = "Run `ssh-add` with that key, or try again on a terminal, where its passphrase can be asked for."
-        elif any("password" in what for what in self._lacking):
+        elif any("password" in problem for problem in self._problems):
             hint = "Try again on a terminal, where you can be asked, or set up a key with `ssh-copy-id`."
         return LoginRefused(
             route.name,
@@ -189,22 +192,22 @@ class Login:
         )
 
     def _without_keys(self) -> list[str]:
-        """Why there is no key to try."""
+        """The reasons why there is no key to try."""
         named = [Path(path) for path in self._route.identity_files]
-        missing = [f"the key {path} is not there" for path in named if not path.exists()]
-        return missing or [f"{path} is no key's file" for path in named] or ["there is no key to try"]
+        missing = [f"the key {path} does not exist" for path in named if not path.exists()]
+        return missing or [f"{path} is not a key file" for path in named] or ["there is no key to try"]
 
     def _unanswered(self, question: Question) -> LoginRefused:
-        thing = {Kind.PASSPHRASE: "passphrase", Kind.PASSWORD: "password", Kind.ANSWER: "answer"}[question.kind]
+        credential = {Kind.PASSPHRASE: "passphrase", Kind.PASSWORD: "password", Kind.ANSWER: "answer"}[question.kind]
         other_way = (
             "`ssh-add` opens the key for all programs."
             if question.kind is Kind.PASSPHRASE
-            else "`ssh-copy-id` sets up a key, which needs none."
+            else "`ssh-copy-id` sets up a key, which needs no prompt."
         )
         return LoginRefused(
             self._route.name,
-            f"the login on {self._route.name} ({self._route.place}) was given up: "
-            f"no right {thing} was given for {question.about}.",
+            f"the login on {self._route.name} ({self._route.place}) was cancelled: "
+            f"no valid {credential} was given for {question.about}.",
             hint=f"Try again when you have it. {other_way}",
         )
 
@@ -214,3 +217,7 @@ def _unlocked(file: KeyFile, passphrase: str) -> paramiko.PKey | None:
         return file.open(passphrase)
     except WrongPassphrase:
         return None
+
+
+def _description(key: AgentKey) -> str:
+    return f"the ssh-agent's {printable(key.comment) or 'key'}"

@@ -1,4 +1,4 @@
-"""Bastions: one login on each, shared by all hosts behind it, for as long as one of them needs it."""
+"""Bastions: one login on each, shared by all hosts behind it while one of them needs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Connect = Callable[[Route], "SshConnection"]
 
 
 class Bastion:
-    """A login that several use. The last who releases it closes it."""
+    """A shared login. The last user that releases it closes it."""
 
     def __init__(self, bastions: Bastions):
         self.login: Future[SshConnection] = Future()
@@ -26,7 +26,7 @@ class Bastion:
 
     @property
     def usable(self) -> bool:
-        """Whether it is being logged in on, or was and is still there."""
+        """Whether the login is in progress or active."""
         return not self.login.done() or (self.login.exception() is None and self.login.result().is_active)
 
     @property
@@ -34,12 +34,12 @@ class Bastion:
         return self.login.result()
 
     def release(self) -> None:
-        """One user less."""
+        """Ends the use by one connection."""
         self._bastions.release(self)
 
 
 class Bastions:
-    """The bastions that are in use."""
+    """The bastions in use."""
 
     def __init__(self, connect: Connect):
         self._connect = connect
@@ -47,9 +47,9 @@ class Bastions:
         self._shared: dict[Route, Bastion] = {}
 
     def lease(self, route: Route) -> Bastion:
-        """A login on the bastion, by whoever comes first; others wait for it. Release it. Raises a HostError.
+        """Returns the login on a bastion, which the caller must release. Raises HostError.
 
-        One whose connection has died is replaced: by the first host that comes back.
+        The first caller logs in and the others wait. A dead connection is replaced.
         """
         with self._lock:
             bastion = self._shared.get(route)
@@ -60,14 +60,14 @@ class Bastions:
         if first:
             try:
                 bastion.login.set_result(self._connect(route))
-            except BaseException as error:  # whatever it is, it is raised to all who wait for this login
+            except BaseException as error:  # raised in all threads that wait for this login
                 bastion.login.set_exception(error)
         try:
             bastion.login.result()
         except HostError as error:
             self.release(bastion)
-            raise _again(error) from error
-        except BaseException:  # Ctrl-C too: who does not get it must not count as its user
+            raise _copy(error) from error
+        except BaseException:  # also on Ctrl-C, a caller without a login must not count as its user
             self.release(bastion)
             raise
         return bastion
@@ -83,9 +83,9 @@ class Bastions:
             bastion.login.result().close()
 
 
-def _again(error: HostError) -> HostError:
-    """The same error, for one more thread to raise."""
-    again = type(error).__new__(type(error), *error.args)
-    again.__dict__.update(error.__dict__)
-    again.args = error.args
-    return again
+def _copy(error: HostError) -> HostError:
+    """A copy of the error, for another thread to raise."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.args = error.args
+    return copy

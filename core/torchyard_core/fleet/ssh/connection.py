@@ -1,4 +1,4 @@
-"""A login on a host, and the one channel that it has."""
+"""An SSH connection to a host and its only channel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torchyard_core.errors import Unreachable
 from torchyard_core.fleet.ssh.route import Route
 
 WINDOW_BYTES = 4 * 1024 * 1024
-"""Receive window: logs and files come home at the link's speed."""
+"""Receive window, large enough for downloads at the speed of the network."""
 CHANNEL_TIMEOUT_S = 60.0
 
 
 class Tunnel:
-    """A channel through a bastion, as a socket. It closes without complaint where the bastion has gone first."""
+    """A channel through a bastion with the interface of a socket. Closing ignores errors of a closed bastion."""
 
     def __init__(self, channel: paramiko.Channel):
         self._channel = channel
@@ -26,20 +26,20 @@ class Tunnel:
         self.settimeout = channel.settimeout
 
     @property
-    def _closed(self) -> bool:  # paramiko looks at it, as at that of a socket
+    def _closed(self) -> bool:  # an attribute of sockets that paramiko reads
         return bool(self._channel.closed)
 
     def close(self) -> None:
-        """Safe to call twice, and from any thread."""
+        """Closes the channel. Safe to call twice and from any thread."""
         with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
             self._channel.close()
 
 
 class SshConnection:
-    """A login on a host. Give it up, and its share of the bastions before it, with `close`."""
+    """An SSH connection to a host. `close` also releases the bastions that it uses."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, release: Callable[[], None]):
-        """`release` lets go of what the login leads through."""
+        """`release` is called on closing and releases the bastion."""
         self.route = route
         self._transport = transport
         self._release = release
@@ -48,18 +48,18 @@ class SshConnection:
 
     @property
     def is_active(self) -> bool:
-        """Whether the other side is there, as far as is known."""
+        """Whether the connection is up, as far as is known."""
         return self._transport.is_active()
 
     @property
     def transport(self) -> paramiko.Transport:
-        """The transport. Raises Unreachable once the connection is gone."""
+        """The transport. Raises Unreachable after the connection has ended."""
         if not self._transport.is_active():
             raise Unreachable(self.route.name, f"{self.route.name} ({self.route.place}) closed the connection.")
         return self._transport
 
     def execute(self, command: str) -> SshChannel:
-        """Runs `command` in the connection's one channel: paramiko remembers every channel that it opened."""
+        """Runs `command` in the only channel of the connection. Raises Unreachable."""
         transport = self.transport
         try:
             channel = transport.open_session(window_size=WINDOW_BYTES, timeout=CHANNEL_TIMEOUT_S)
@@ -68,24 +68,24 @@ class SshConnection:
             self.close()
             raise Unreachable(
                 self.route.name,
-                f"{self.route.name} ({self.route.place}) took the login but no command: {error or 'it closed'}.",
+                f"{self.route.name} ({self.route.place}) accepted the login but no command: {error or 'it closed'}.",
                 hint="Does its sshd allow sessions for this user (ForceCommand, MaxSessions)?",
             ) from error
         return SshChannel(channel, self)
 
     def close(self) -> None:
-        """Ends the login. Safe to call twice, and from any thread."""
+        """Closes the connection. Safe to call twice and from any thread."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         self._transport.close()
-        self._transport.sock.close()  # where the transport has ended by itself, it leaves that to us
+        self._transport.sock.close()  # a transport that ended by itself does not close its socket
         self._release()
 
 
 class SshChannel:
-    """A `Channel` over paramiko. Closing it closes its connection: there is one channel to a connection."""
+    """A `Channel` over paramiko. Closing it closes its connection."""
 
     def __init__(self, channel: paramiko.Channel, connection: SshConnection):
         self._channel = channel
@@ -112,5 +112,5 @@ class SshChannel:
 
     def close(self) -> None:
         with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
-            self._channel.close()  # the connection may have ended in this very moment
+            self._channel.close()  # the connection may end at the same time
         self._connection.close()

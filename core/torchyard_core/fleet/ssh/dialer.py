@@ -1,4 +1,4 @@
-"""Logs in on hosts: along their routes, in turn at each door, again where an sshd drops us before the login."""
+"""SSH logins on hosts along their routes, with throttling per sshd and retries of early drops."""
 
 from __future__ import annotations
 
@@ -27,46 +27,43 @@ from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
 HANDSHAKE_TIMEOUT_S = 30.0
-"""For a server's first words, and for agreeing on keys. Name servers that do not answer make it slow."""
+"""For the server's banner, and for the key exchange. Servers whose DNS fails are slow."""
 DROPS_FOR_S = 20.0
-"""How long an sshd may go on dropping one login before it counts as unreachable. Waiting for a turn does not count."""
+"""Time of repeated drops after which an sshd counts as unreachable, without the time of waiting for a turn."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
-"""What an `ssh` as ProxyCommand says when the sshd before it has dropped it."""
+"""Texts on standard error of an `ssh` as ProxyCommand that an sshd has dropped."""
 
-# paramiko reports what we catch and explain ourselves; its tracebacks are for its developers.
+# Errors are caught and explained here, so paramiko's own log of tracebacks is silenced.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 class SshDialer:
-    """Logs in on hosts, with the keys that are known now and what the user was asked before. Threads may share it."""
+    """Logs in on hosts with keys and with credentials that the user has entered. Thread-safe."""
 
     def __init__(self, known_hosts: Path, questions: Questions | None = None):
-        """`known_hosts` is the file of ours; the user's own is read beside it and never written.
-
-        `questions`: who can be asked for passphrases, passwords and codes; nobody by default.
-        """
+        """`known_hosts` is Torchyard's own file. The user's file is read too, but never written."""
         self.known_hosts = known_hosts
         self._keys = KnownHosts(known_hosts)
         self._config = UserConfig()
         self._secrets = CredentialCache(questions)
         self.doors = Doors()
-        """Where logins wait their turn, those of the system's ssh too."""
+        """Throttles of logins, including those of the system's ssh."""
         self._bastions = Bastions(lambda route: self._connect(route, time.monotonic()))
 
     def reread(self) -> None:
-        """Reads `~/.ssh/config` anew. What was asked stays known, and bastions stay shared."""
+        """Re-reads `~/.ssh/config`. Keeps entered credentials and bastions."""
         self._config = UserConfig()
 
     def connect(self, host: Host) -> SshConnection:
-        """A login on `host`, through its bastions. Raises a HostError that says what is in the way, or FileProblem."""
+        """Logs in on `host` through its bastions. Raises HostError or FileProblem."""
         return self._connect(self._route(host), time.monotonic())
 
     def host_key(self, host: Host) -> tuple[str, str]:
-        """(fingerprint, known_hosts line) of the key that `host` shows now, whether we know it or not."""
+        """(fingerprint, known_hosts line) of the key that `host` presents now, trusted or not."""
         route = self._route(host)
-        connection = self._in_turn(route, lambda: self._open(route, lambda transport: None))
+        connection = self._retry(route, lambda: self._open(route, lambda transport: None))
         try:
             key = connection.transport.get_remote_server_key()
         finally:
@@ -74,32 +71,32 @@ class SshDialer:
         return fingerprint(key), f"{route.key_name} {key.get_name()} {key.get_base64()}"
 
     def known_keys(self, host: Host) -> dict[str, str]:
-        """What is on record for `host`: fingerprints by the key's type."""
+        """Fingerprints of the trusted keys of `host` by key type."""
         return {kind: fingerprint(key) for kind, key in self._keys.keys_of(self._route(host)).items()}
 
     def bastions(self, host: Host) -> list[Host]:
-        """The hosts that `host` is reached through, the nearest first. Their keys are checked as strictly."""
+        """The bastions on the way to `host`, the nearest first. Their keys are checked too."""
         return [as_host(hop) for hop in self._route(host).hops[:-1]]
 
     def trust(self, host: Host, line: str) -> None:
-        """Records a host's key in our file, in place of any that we had for it."""
+        """Records a host's key in Torchyard's file, replacing older ones."""
         self._keys.trust(self._route(host), line)
 
     def _route(self, host: Host) -> Route:
         return route_to(host, self._config.lookup)
 
     def _connect(self, route: Route, began: float) -> SshConnection:
-        """`began`: when the user asked for it (monotonic)."""
+        """Logs in. `began` is the time of the user's request (monotonic)."""
 
         def log_in(transport: paramiko.Transport) -> None:
             self._keys.check(route, transport.get_remote_server_key())
             Login(route, transport, self._secrets, began).run()
             keep_alive(transport, route.alive_interval_s, route.alive_count)
 
-        return self._in_turn(route, lambda: self._open(route, log_in))
+        return self._retry(route, lambda: self._open(route, log_in))
 
-    def _in_turn(self, route: Route, attempt: Callable[[], SshConnection]) -> SshConnection:
-        """Attempts until one works: not many at once, and again where the sshd drops us before the login."""
+    def _retry(self, route: Route, attempt: Callable[[], SshConnection]) -> SshConnection:
+        """Repeats the attempt after early drops and expired logins. Raises HostError."""
         pause = Backoff(0.2, 4.0)
         dropped_since = 0.0
         late = 0
@@ -121,25 +118,25 @@ class SshDialer:
                     ) from closed
 
     def _open(self, route: Route, log_in: Callable[[paramiko.Transport], None]) -> SshConnection:
-        """One attempt. Raises a HostError, EarlyDrop or LoginExpired."""
+        """Makes one attempt. Raises HostError, EarlyDrop or LoginExpired."""
         sock: Any = None
-        # The bastions before the turn: who waits there must not keep others from a door.
+        # Bastions are leased before the slot is taken, so that waiting for them blocks no slot.
         bastion = self._bastions.lease(route.via) if route.via else None
         release = bastion.release if bastion else lambda: None
         try:
-            with self.doors[route.door].passing():
+            with self.doors[route.door].slot():
                 sock = self._socket(route, bastion.connection if bastion else None)
                 transport = paramiko.Transport(sock, packetizer_class=KeepalivePacketizer)
                 try:
                     self._shake_hands(route, transport, sock)
                     log_in(transport)
-                    if transport.is_authenticated():  # not where only the host's key was asked for
-                        _pass_through(transport)
-                except BaseException:  # Ctrl-C too: its thread would live on
+                    if transport.is_authenticated():  # false if only the host key was requested
+                        _await_first_response(transport)
+                except BaseException:  # also on Ctrl-C, the transport's thread must end
                     transport.close()
                     raise
             return SshConnection(route, transport, release)
-        except BaseException as error:  # Ctrl-C too: neither a socket nor the bastion is held
+        except BaseException as error:  # also on Ctrl-C, socket and bastion must be released
             if sock is not None:
                 sock.close()
             release()
@@ -155,22 +152,22 @@ class SshDialer:
         try:
             transport.start_client(timeout=2 * HANDSHAKE_TIMEOUT_S)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            said = sock.complaint() if isinstance(sock, ProxyCommand) else ""
-            if said and not any(mark in said for mark in DROPPED_MARKS):
+            complaint = sock.complaint() if isinstance(sock, ProxyCommand) else ""
+            if complaint and not any(mark in complaint for mark in DROPPED_MARKS):
                 raise Unreachable(
                     route.name,
-                    f"the ProxyCommand to {route.name} failed: {said}.",
-                    hint="Try it by hand; it is in ~/.ssh/config.",
+                    f"the ProxyCommand to {route.name} failed: {complaint}.",
+                    hint="Try the command of ~/.ssh/config by hand.",
                 ) from error
             if _was_dropped(error):
-                # paramiko reports its own timeout as the server's closing.
+                # paramiko reports its own timeout like a close by the server.
                 if transport.remote_version and time.monotonic() - began >= transport.handshake_timeout:
                     raise silent_in_key_exchange(route) from error
                 raise EarlyDrop from error
             raise
 
     def _socket(self, route: Route, bastion: SshConnection | None) -> Any:
-        """A socket to the host's SSH port, or what does for one."""
+        """A socket, or an object with its interface, to the host's SSH port."""
         if route.proxy_command:
             return ProxyCommand(route.proxy_command)
         if bastion is None:
@@ -194,14 +191,13 @@ class SshDialer:
             ) from error
 
 
-def _pass_through(transport: paramiko.Transport) -> None:
-    """Waits for an answer from beyond the login.
+def _await_first_response(transport: paramiko.Transport) -> None:
+    """Waits until the server has answered a request after the login, or PASSED_WITHIN_S have passed.
 
-    An sshd still counts us towards MaxStartups when it tells us that we are in. The process that answers the next
-    request has been let go of; seen: without it, the eleventh of eight at once. Servers of other makes may leave the
-    question unanswered: then it costs a moment.
+    OpenSSH counts a connection towards MaxStartups for a moment after the login has succeeded. Without this wait, eight
+    concurrent logins have exceeded a limit of ten. Other servers may not answer the request.
     """
-    # paramiko's own global_request() has no bound.
+    # paramiko's own global_request() has no timeout.
     answered = transport.completion_event = threading.Event()
     question = paramiko.Message()
     question.add_byte(cMSG_GLOBAL_REQUEST)
@@ -214,7 +210,7 @@ def _pass_through(transport: paramiko.Transport) -> None:
 
 
 def _was_dropped(error: BaseException) -> bool:
-    """Whether the server closed before it had agreed on keys. paramiko says it with the error that it caught."""
+    """Whether the server closed the connection before the key exchange, by the chain of paramiko's errors."""
     while not isinstance(error, (EOFError, ConnectionResetError, BrokenPipeError)):
         if error.__context__ is None:
             return False

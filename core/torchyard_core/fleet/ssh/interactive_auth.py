@@ -1,4 +1,4 @@
-"""Passwords and keyboard-interactive: the ways of logging in for which the user is asked."""
+"""The authentication methods that prompt the user: password and keyboard-interactive."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import paramiko
 
-from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Kind, Question, shown
+from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Kind, Question, printable
 from torchyard_core.fleet.ssh.route import Route
 
 ANSWER_TIMEOUT_S = 600.0
-"""How long the user may think. Most servers close after two minutes; the answer then serves the next attempt."""
+"""Time for the user to answer. Most servers close after two minutes; the answer is then used by the next attempt."""
 ASKING_METHODS = ("keyboard-interactive", "password")
 
 
 class InteractiveAuth:
-    """What the server wants to know of the user, over one transport."""
+    """Answers the prompts of the server over one transport."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, secrets: CredentialCache, began: float):
         self._transport = transport
@@ -29,18 +29,19 @@ class InteractiveAuth:
         self._complaint = ""
         self._used: set[tuple[str, ...]] = set()
         self.asked = False
-        """Whether the user was, or another login of the same account was waited for that asked."""
+        """Whether the user was prompted, by this login or by another one of the same account."""
         self.refused = False
-        """Whether the server said no to an answer."""
+        """Whether the server rejected an answer."""
 
-    def by(self, method: str) -> Sequence[str] | None:
-        """The methods that the server wants further, none when all is done; None where it took none of TRIES answers.
+    def authenticate(self, method: str) -> Sequence[str] | None:
+        """Tries the method with up to TRIES answers. Stores accepted answers, except one-time codes.
 
-        What it took is remembered, but for what looks like a one-time code. Raises NotAnswered.
+        Returns the methods that the server still requires (empty: authenticated), or None if it rejected all answers.
+        Raises NotAnswered.
         """
         self._complaint = ""
         self.asked = True
-        with self._secrets.turn(self._account):
+        with self._secrets.exclusive(self._account):
             for _ in range(TRIES):
                 self._used.clear()
                 try:
@@ -51,7 +52,7 @@ class InteractiveAuth:
                     self.refused = True
                     for key in self._used:
                         self._secrets.forget(key)
-                    self._complaint = "The host did not take that."
+                    self._complaint = "The host did not accept that."
         return None
 
     def _attempt(self, method: str) -> Sequence[str]:
@@ -68,15 +69,15 @@ class InteractiveAuth:
         return accepted
 
     def _answers(self, title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
-        """The server's own questions, on the transport's thread; what is raised here ends the login."""
-        said = shown(f"{title} {instructions}")
-        return [self._answer(said, shown(prompt).rstrip(": ") or "Answer", echo) for prompt, echo in prompts]
+        """Answers the server's prompts, on the transport's thread. An exception ends the login."""
+        text = printable(f"{title} {instructions}")
+        return [self._answer(text, printable(prompt).rstrip(": ") or "Answer", echo) for prompt, echo in prompts]
 
-    def _answer(self, said: str, prompt: str, echo: bool) -> str:
+    def _answer(self, text: str, prompt: str, echo: bool) -> str:
         question = Question(
-            Kind.ANSWER, self._host, self._about, prompt, hidden=not echo, instructions=said, complaint=self._complaint
+            Kind.ANSWER, self._host, self._about, prompt, hidden=not echo, instructions=text, complaint=self._complaint
         )
-        # Codes are good for once: to send one again would only count as a wrong one.
+        # One-time codes are not stored: a repeated code would count as a wrong answer.
         return self._known_or_asked(question, keep=not echo and "password" in prompt.lower())
 
     def _known_or_asked(self, question: Question, *, keep: bool) -> str:
@@ -87,6 +88,6 @@ class InteractiveAuth:
         answer = self._secrets.ask(self._account, replace(question, complaint=self._complaint), self._began)
         self._used.add(key)
         if keep:
-            # Before it is taken: should the server have closed while the user typed, the next attempt has it.
+            # Stored before the server accepts it: if the server has closed meanwhile, the next attempt uses it.
             self._secrets.remember(key, answer)
         return answer

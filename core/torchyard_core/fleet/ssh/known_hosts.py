@@ -1,4 +1,4 @@
-"""Which key a host may show. Those of the user's known_hosts and of ours count, and only ours is ever written."""
+"""Trusted host keys, from the user's known_hosts and from Torchyard's own file. Only the latter is written."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ REVOKED = "@revoked"
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """As ssh-keygen shows it: `SHA256:` and unpadded base64."""
+    """The fingerprint in the format of ssh-keygen: `SHA256:` and unpadded base64."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
 
 
 class KnownHosts:
-    """The keys that are known now. The files are read again when they have changed."""
+    """The trusted keys. Changed files are read again."""
 
     def __init__(self, path: Path):
-        """`path` is the file of ours."""
+        """`path` is Torchyard's own file."""
         self.path = path
         self._lock = threading.Lock()
         self._read: dict[Path, tuple[tuple[int, int], _Recorded]] = {}
 
     def keys_of(self, route: Route) -> dict[str, paramiko.PKey]:
-        """Known keys by their type. Our file's word counts before the user's: it is what was trusted last."""
+        """Trusted keys by type. Torchyard's file takes precedence over the user's."""
         return self._named(route.key_name)
 
     def check(self, route: Route, key: paramiko.PKey) -> None:
-        """Raises KeyUnknown or KeyChanged, unless this is a key on record that nobody has revoked."""
+        """Raises KeyUnknown or KeyChanged unless the key is trusted and not revoked."""
         for path in self._paths():
             if key.asbytes() in self._recorded(path).revoked:
                 raise KeyChanged(
                     route.name,
-                    f"{route.name} ({route.place}) shows the host key {fingerprint(key)}, which {path} has as revoked.",
+                    f"{route.name} ({route.place}) shows the host key {fingerprint(key)}, which is revoked in {path}.",
                     fingerprint=fingerprint(key),
-                    hint="Its owner has withdrawn that key, so whoever shows it may not be the host: ask its owner.",
+                    hint="Another machine may use the revoked key to pose as this host: ask the owner of the host.",
                 )
         known = self.keys_of(route)
         expected = known.get(key.get_name())
@@ -56,7 +56,7 @@ class KnownHosts:
             return
         if not known:
             if route.key_name.startswith("[") and self._named(route.address.lower()).get(key.get_name()) == key:
-                return  # as ssh(1): the same key on record without its port will do
+                return  # as in ssh(1), the same key recorded without its port is accepted
             raise KeyUnknown(
                 route.name,
                 f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}.",
@@ -68,12 +68,12 @@ class KnownHosts:
             f"the host key of {route.name} ({route.place}) has changed: it shows {fingerprint(key)}, "
             f"on record is {fingerprint(expected or next(iter(known.values())))}.",
             fingerprint=fingerprint(key),
-            hint="The host was reinstalled, or somebody stands between you and it. If its owner confirms the new key, "
+            hint="The host was reinstalled, or the connection is intercepted. If its owner confirms the new key, "
             f"run `torchyard hosts trust {route.name}`.",
         )
 
     def prefer_known(self, route: Route, transport: paramiko.Transport) -> None:
-        """Lets the host show a key of a type that we know, where it has several."""
+        """Prefers the types of trusted keys in the key exchange, as a host may have keys of several types."""
         options = transport.get_security_options()
         known: list[str] = []
         for kind in self.keys_of(route):
@@ -82,7 +82,7 @@ class KnownHosts:
         options.key_types = tuple(sorted(types, key=lambda kind: (kind not in known, types.index(kind))))
 
     def trust(self, route: Route, line: str) -> None:
-        """Records a host's key in our file, in place of any that we had for it. Raises OSError."""
+        """Records a host's key in Torchyard's file, replacing older ones. Raises OSError."""
         with self._lock:
             old = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
             kept = [known for known in old if known.split(" ")[0] != route.key_name]
@@ -97,7 +97,7 @@ class KnownHosts:
                 raise
 
     def _paths(self) -> tuple[Path, Path]:
-        """The user's file, then ours."""
+        """The user's file, then Torchyard's, which overrides it."""
         return expand_user(USER_KNOWN_HOSTS), self.path
 
     def _named(self, name: str) -> dict[str, paramiko.PKey]:
@@ -107,7 +107,7 @@ class KnownHosts:
         return found
 
     def _recorded(self, path: Path) -> _Recorded:
-        # What cannot be read counts as not there, as with ssh(1).
+        # As in ssh(1), an unreadable file counts as missing.
         with self._lock, contextlib.suppress(OSError):
             state = path.stat()
             stamp = (state.st_mtime_ns, state.st_size)
@@ -119,16 +119,16 @@ class KnownHosts:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What one file of known hosts says."""
+    """The contents of one known-hosts file."""
 
     entries: tuple[tuple[tuple[str, ...], paramiko.PKey], ...]
-    """Names, plain or hashed, and their key."""
+    """Names, plain or hashed, with their key."""
     revoked: frozenset[bytes]
-    """Keys that no host may show any more (`@revoked`), as SSH sends them."""
+    """Revoked keys (`@revoked`) in SSH's wire format."""
 
     @staticmethod
     def of(text: str) -> _Recorded:
-        """Line by line: one that is damaged, or that says something else (`@cert-authority`), costs no other."""
+        """Parses a file line by line. Damaged lines and other markers (`@cert-authority`) are skipped."""
         entries = []
         revoked = set()
         for line in map(str.strip, text.splitlines()):
@@ -141,7 +141,7 @@ class _Recorded:
         return _Recorded(tuple(entries), frozenset(revoked))
 
     def named(self, name: str) -> dict[str, paramiko.PKey]:
-        """The keys of a host by their type; of several lines for one type the first counts."""
+        """The keys of a host by type. The first line of a type counts."""
         found: dict[str, paramiko.PKey] = {}
         for names, key in self.entries:
             if key.get_name() not in found and any(_is_name(name, known) for known in names):
@@ -150,7 +150,7 @@ class _Recorded:
 
 
 def _entry(line: str) -> tuple[tuple[str, ...], paramiko.PKey] | None:
-    """(names, key) of a line; None where it holds no key."""
+    """(names, key) of a line; None if it holds no key."""
     if not line or line.startswith(("#", "@")):
         return None
     try:
@@ -161,10 +161,10 @@ def _entry(line: str) -> tuple[tuple[str, ...], paramiko.PKey] | None:
 
 
 def _is_name(name: str, known: str) -> bool:
-    """Whether a name on record, maybe hashed, is this one."""
+    """Whether a recorded name, which may be hashed, is this one."""
     if not known.startswith("|1|"):
         return known == name
     try:
         return paramiko.HostKeys.hash_host(name, known) == known
-    except (ValueError, IndexError, AssertionError):  # half a line
+    except (ValueError, IndexError, AssertionError):  # a truncated line
         return False

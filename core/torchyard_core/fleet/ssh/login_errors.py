@@ -1,4 +1,4 @@
-"""What stood in the way of a login, as a sentence with its way out."""
+"""Errors of logins as messages with hints."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torchyard_core.fleet.ssh.route import Route
 
 
 def explain(route: Route, error: BaseException) -> HostError:
-    """The HostError for what paramiko or the system raised on the way to a host."""
+    """The HostError for an error of paramiko or the system."""
     name, place = route.name, f"{route.name} ({route.place})"
     if isinstance(error, HostError):
         return error
     if isinstance(error, EarlyDrop):
         return Unreachable(
             name,
-            f"{place} takes the connection and closes it before the login.",
-            hint="Is its sshd flooded with logins (MaxStartups), does it shut this computer out, or is the port that "
-            "of another program?",
+            f"{place} accepts the connection and closes it before the login.",
+            hint="Is its sshd flooded with logins (MaxStartups), does it block this computer, or does the port belong "
+            "to another program?",
         )
     if isinstance(error, socket.gaierror):
         return Unreachable(
@@ -37,12 +37,12 @@ def explain(route: Route, error: BaseException) -> HostError:
         return Unreachable(
             name,
             f"{place} did not answer within {route.connect_timeout_s:.0f} s.",
-            hint="Is it up, and does the network let you through?",
+            hint="Is it up, and does a firewall allow the connection?",
         )
     if isinstance(error, paramiko.SSHException) and ("banner" in str(error) or "No existing session" in str(error)):
         return Unreachable(
             name,
-            f"{place} takes the connection and does not speak SSH.",
+            f"{place} accepts the connection and does not speak SSH.",
             hint="Is the port right, and is the host overloaded?",
         )
     if isinstance(error, paramiko.ChannelException):
@@ -52,10 +52,10 @@ def explain(route: Route, error: BaseException) -> HostError:
 
 
 def silent_in_key_exchange(route: Route) -> HostError:
-    """For a server that sends its banner, which is short, and none of the longer packets that follow."""
+    """The error for a server that sends its short banner and then no packets of the key exchange."""
     return Unreachable(
         route.name,
-        f"{route.name} ({route.place}) says that it speaks SSH and then nothing more: the key exchange did not end.",
-        hint="Large packets may be lost on the way (MTU of a VPN or tunnel). "
+        f"{route.name} ({route.place}) sends its SSH banner and then nothing more: the key exchange did not end.",
+        hint="Large packets may be lost (MTU of a VPN or tunnel). "
         f"`ping -M do -s 1472 {route.address}` shows it; a smaller MTU of this computer's interface (1280) helps.",
     )

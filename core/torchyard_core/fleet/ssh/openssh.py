@@ -1,6 +1,6 @@
-"""The system's `ssh` as transport: how it is called, and what its complaints mean.
+"""The system's `ssh` as transport: its command line and the meaning of its error output.
 
-It does its own checking of host keys, against the user's file and, given as a further global one, ours.
+It checks host keys itself, against the user's file and Torchyard's, which is passed as a global one.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ _UNREACHABLE = (
 
 
 CONFIGURATION_WITHIN_S = 10.0
-"""`ssh -G` opens nothing; a `Match exec` may take its time."""
+"""Timeout of `ssh -G`, which opens no connection but may run a `Match exec`."""
 
 
 def open_ssh(host: Host, known_hosts: Path, remote: str, doors: Doors) -> Channel:
-    """Runs `remote` on `host`, once it is its turn at the first sshd on the way. Raises OSError."""
-    with ExitStack() as turn:
-        turn.enter_context(doors[_first_stop(host, known_hosts)].passing())
-        return _InTurn(ProcessChannel(ssh_command(host, known_hosts, remote)), turn.pop_all())
+    """Runs `remote` on `host`, after waiting for a slot at the first sshd on the way. Raises OSError."""
+    with ExitStack() as slot:
+        slot.enter_context(doors[_first_hop(host, known_hosts)].slot())
+        return _SlotChannel(ProcessChannel(ssh_command(host, known_hosts, remote)), slot.pop_all())
 
 
-class _InTurn:
-    """A channel that lets the next one in when the host has said its first word, or nothing will come any more."""
+class _SlotChannel:
+    """A channel that releases its login slot at the first output of the host, or at the end of the output."""
 
-    def __init__(self, channel: Channel, turn: ExitStack):
+    def __init__(self, channel: Channel, slot: ExitStack):
         self._channel = channel
-        self._turn = turn
+        self._slot = slot
         self.send = channel.send
         self.errors = channel.errors
 
     def receive(self, timeout_s: float | None) -> bytes:
         data = self._channel.receive(timeout_s)
-        self._turn.close()
+        self._slot.close()
         return data
 
     def close(self) -> None:
-        self._turn.close()
+        self._slot.close()
         self._channel.close()
 
 
-def _first_stop(host: Host, known_hosts: Path) -> str:
-    """What stands for the first sshd on the way, in ssh's own reading of its configuration."""
+def _first_hop(host: Host, known_hosts: Path) -> str:
+    """A key for the first sshd on the way, by ssh's own evaluation of its configuration."""
     try:
         command = ["ssh", "-G", *ssh_command(host, known_hosts, "")[1:-1]]
         done = subprocess.run(
@@ -68,16 +68,16 @@ def _first_stop(host: Host, known_hosts: Path) -> str:
         return host.place
     found = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     jump = found.get("proxyjump", "none").split(",")[0]
-    command_through = found.get("proxycommand", "none")
+    proxy_command = found.get("proxycommand", "none")
     if jump != "none":
         return f"jump {jump}"
-    if command_through != "none":
-        return f"command {command_through}"
+    if proxy_command != "none":
+        return f"command {proxy_command}"
     return f"{found.get('hostname', host.place)}:{found.get('port', '')}"
 
 
 def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
-    """The command line that runs `remote` on `host` without ever asking anything."""
+    """The command line that runs `remote` on `host` without prompts."""
     options = ["-o", "BatchMode=yes", "-o", f'GlobalKnownHostsFile="{known_hosts}" {GLOBAL_KNOWN_HOSTS}', "-T"]
     options += ["-p", str(host.port)] if host.port else []
     options += ["-l", host.user] if host.user else []
@@ -86,34 +86,34 @@ def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
     return ["ssh", *options, "--", host.address or host.name, remote]
 
 
-def explain(host: str, said: str) -> HostError | None:
-    """What `ssh` said on its standard error, as one of our errors; None where the complaint is not about the way."""
-    text = " ".join(said.split())[-300:]
-    if "HOST IDENTIFICATION HAS CHANGED" in said:
+def explain(host: str, output: str) -> HostError | None:
+    """The HostError for the error output of `ssh`; None if the output does not concern the connection."""
+    text = " ".join(output.split())[-300:]
+    if "HOST IDENTIFICATION HAS CHANGED" in output:
         return KeyChanged(
             host,
             f"the host key of {host} has changed, says ssh.",
-            fingerprint=_fingerprint(said),
-            hint="The host was reinstalled, or somebody stands between you and it. If its owner confirms the new key, "
+            fingerprint=_fingerprint(output),
+            hint="The host was reinstalled, or the connection is intercepted. If its owner confirms the new key, "
             f"run `torchyard hosts trust {host}`.",
         )
-    if "Host key verification failed" in said:
+    if "Host key verification failed" in output:
         return KeyUnknown(
             host,
             f"the host key of {host} is not known, says ssh.",
-            fingerprint=_fingerprint(said),
+            fingerprint=_fingerprint(output),
             hint=f"Run `torchyard hosts trust {host}` to see it, and compare it with the host's own.",
         )
-    if "Permission denied" in said or "Too many authentication failures" in said:
+    if "Permission denied" in output or "Too many authentication failures" in output:
         return LoginRefused(
             host,
             f"ssh could not log in on {host}: {text}.",
-            hint=f"`ssh {host}` with the same settings must work without a question.",
+            hint=f"`ssh {host}` with the same settings must work without a prompt.",
         )
-    if any(words in said for words in _UNREACHABLE):
+    if any(words in output for words in _UNREACHABLE):
         return Unreachable(host, f"ssh cannot reach {host}: {text}.", hint="Is it up, and is the address right?")
     return None
 
 
-def _fingerprint(said: str) -> str:
-    return next((word.rstrip(".") for word in said.split() if word.startswith("SHA256:")), "")
+def _fingerprint(output: str) -> str:
+    return next((word.rstrip(".") for word in output.split() if word.startswith("SHA256:")), "")

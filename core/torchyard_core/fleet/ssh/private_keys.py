@@ -1,4 +1,4 @@
-"""Keys to log in with: files, open or encrypted, and what an ssh-agent holds."""
+"""Private keys for logins: key files, plain or encrypted, and keys of an ssh-agent."""
 
 from __future__ import annotations
 
@@ -21,60 +21,60 @@ from torchyard_core.fleet.ssh.route import Route, existing_identities
 from torchyard_core.home import expand_user
 
 AGENT_TIMEOUT_S = 30.0
-"""An agent may ask its user to confirm the use of a key."""
+"""Timeout of the ssh-agent, which may ask its user to confirm the use of a key."""
 _OPENSSH = b"openssh-key-v1\0"
 
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A private key's file, looked at without opening the key."""
+    """Properties of a key file, known without decrypting the key."""
 
     path: Path
     public: bytes
-    """The public key as SSH sends it; empty where the file does not say."""
+    """The public key in SSH's wire format; empty if unknown."""
     encrypted: bool
     private: bool
-    """False for a file with a public key only: it names one of the agent's."""
+    """False for a file with a public key only, which selects a key of the ssh-agent."""
 
     @property
-    def shown(self) -> str:
-        """The path as people write it."""
+    def display_path(self) -> str:
+        """The path for messages, with `~` for the home folder."""
         with contextlib.suppress(ValueError):
             return f"~/{self.path.relative_to(expand_user('~'))}"
         return str(self.path)
 
     def open(self, passphrase: str | None = None) -> paramiko.PKey:
-        """The key, with its certificate where one lies beside it. Raises BadKey; WrongPassphrase where it is that."""
+        """Loads the key, with the certificate beside it, if any. Raises BadKey or WrongPassphrase."""
         try:
             secret = None if passphrase is None else passphrase.encode()
-            return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # bytes, says cryptography
+            return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # cryptography takes bytes
         except UnknownKeyType as error:
             raise BadKey(
-                f"the key {self.shown} is of a kind that the built-in SSH client does not know",
+                f"the key {self.display_path} is of a type that the built-in SSH client does not support",
             ) from error
         except OSError as error:
-            raise BadKey(f"the key {self.shown} cannot be read: {error.strerror}") from error
+            raise BadKey(f"the key {self.display_path} cannot be read: {error.strerror}") from error
         except (paramiko.SSHException, ValueError, TypeError, IndexError, struct.error) as error:
             if self.encrypted and passphrase is not None:
-                raise WrongPassphrase(f"the passphrase does not open the key {self.shown}") from error
-            raise BadKey(f"the key {self.shown} cannot be understood") from error
+                raise WrongPassphrase(f"the passphrase does not open the key {self.display_path}") from error
+            raise BadKey(f"the key {self.display_path} is malformed") from error
 
 
 class BadKey(Exception):
-    """Raised for a file that is no key for us; says why."""
+    """Raised for an unusable key file, with the reason."""
 
 
 class WrongPassphrase(BadKey):
-    """Raised for an encrypted key that does not open."""
+    """Raised if the passphrase does not decrypt the key."""
 
 
 def key_files(route: Route) -> list[KeyFile]:
-    """The files to log in with, in their order."""
+    """The key files of a route in their order."""
     return [inspect_key_file(path) for path in existing_identities(route)]
 
 
 def inspect_key_file(path: Path) -> KeyFile:
-    """Which key lies there, and whether it is encrypted. The file may hold anything."""
+    """Determines the public key of a file and whether it is encrypted. Accepts files with any contents."""
     try:
         text = path.read_bytes()
     except OSError:
@@ -90,11 +90,11 @@ def inspect_key_file(path: Path) -> KeyFile:
 
 
 def _openssh(text: bytes) -> tuple[bytes, bool]:
-    """(public key, whether encrypted) of OpenSSH's own format, whose head is never encrypted (PROTOCOL.key)."""
+    """(public key, whether encrypted) of OpenSSH's format, whose header is never encrypted (PROTOCOL.key)."""
     try:
         data = base64.b64decode(b"".join(line for line in text.splitlines() if line and b"-----" not in line))
         fields, at = [], len(_OPENSSH)
-        for number in range(4):  # cipher, kdf, its options, then a count and the first public key
+        for number in range(4):  # cipher, KDF, KDF options, then a count and the first public key
             at += 4 if number == 3 else 0
             length = struct.unpack_from(">I", data, at)[0]
             fields.append(data[at + 4 : at + 4 + length])
@@ -111,7 +111,7 @@ def _public_line(path: Path) -> bytes:
 
 
 def _public_blob(line: bytes) -> bytes:
-    """The key of a line as `ssh-ed25519 AAAA… comment`; empty for anything else."""
+    """The key of a line such as `ssh-ed25519 AAAA… comment`; empty for any other text."""
     words = line.split(None, 2)
     if len(words) < 2 or not words[0].startswith((b"ssh-", b"ecdsa-", b"sk-")):
         return b""
@@ -122,7 +122,7 @@ def _public_blob(line: bytes) -> bytes:
 
 
 class _Agent(AgentSSH):
-    """An ssh-agent at a path of one's own (IdentityAgent)."""
+    """An ssh-agent at a given path (IdentityAgent)."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -131,14 +131,14 @@ class _Agent(AgentSSH):
         try:
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # the stubs leave it out
-        except BaseException:  # Ctrl-C too: nothing stays open
+        except BaseException:  # also on Ctrl-C, the socket must be closed
             connection.close()
             raise
 
 
 @contextmanager
 def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
-    """What the ssh-agent holds, as long as this is open; nothing where there is none."""
+    """The keys of the ssh-agent, usable within the context; empty without an ssh-agent."""
     agent: AgentSSH | None = None
     try:
         with contextlib.suppress(OSError, paramiko.SSHException):
@@ -146,7 +146,7 @@ def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
             if path and hasattr(socket, "AF_UNIX"):
                 agent = _Agent(path)
             elif route.agent is None:
-                agent = paramiko.Agent()  # Windows: Pageant and OpenSSH's own
+                agent = paramiko.Agent()  # on Windows Pageant and OpenSSH's agent
         yield list(agent.get_keys()) if agent is not None else []
     finally:
         if agent is not None:

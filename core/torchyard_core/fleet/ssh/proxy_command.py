@@ -1,7 +1,7 @@
-"""A program to speak SSH through (ProxyCommand), as a socket.
+"""A ProxyCommand with the interface of a socket.
 
-Its standard input and output are one end of a pair of sockets, so that to paramiko it is like any connection: with
-timeouts, an end, and no busy waiting.
+The program's standard input and output are one end of a socket pair, so that paramiko gets timeouts, an end of the
+stream, and no busy waiting.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ ENDS_WITHIN_S = 2.0
 
 
 class ProxyCommand:
-    """The running program. What it lacks of a socket, paramiko does not use."""
+    """The running program, with those methods of a socket that paramiko uses."""
 
     def __init__(self, command: str):
-        """Starts it by the shell, as ssh(1) does. Raises OSError, also where this system has no such pairs."""
+        """Starts the program in a shell, as ssh(1) does. Raises OSError, also on systems other than POSIX."""
         if os.name != "posix":
             raise OSError(0, "ProxyCommand needs `transport: openssh` on this system")
-        ours, its = socket.socketpair()
-        self._socket = ours
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest
+        own_end, its_end = socket.socketpair()
+        self._socket = own_end
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._lock = threading.Lock()
         self._closed = False
-        self._last_words = ""
+        self._last_output = ""
         try:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"],
-                stdin=its.fileno(),
-                stdout=its.fileno(),
+                stdin=its_end.fileno(),
+                stdout=its_end.fileno(),
                 stderr=self._errors,
                 start_new_session=True,
             )
-        except BaseException:  # Ctrl-C too: nothing stays open
-            ours.close()
+        except BaseException:  # also on Ctrl-C, nothing may stay open
+            own_end.close()
             self._errors.close()
             raise
         finally:
-            its.close()
-        self.settimeout = ours.settimeout
-        self.recv = ours.recv
+            its_end.close()
+        self.settimeout = own_end.settimeout
+        self.recv = own_end.recv
 
     def send(self, data: bytes) -> int:
-        """Bytes taken, as of a socket."""
+        """Sends bytes and returns their number, as a socket does."""
         return self._socket.send(data)
 
     def complaint(self, within_s: float = 0.5) -> str:
-        """What the program said on its standard error, where it has ended by itself with a failure; else nothing."""
+        """The error output of a program that has failed by itself; otherwise empty."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(within_s):
                 with self._lock:
-                    return (self._last_words or self._said()) or f"it ended with {self._process.returncode}"
+                    return (self._last_output or self._error_output()) or f"it ended with {self._process.returncode}"
         return ""
 
     def close(self) -> None:
-        """Ends the program and all that it started. Safe to call twice, and from any thread."""
+        """Ends the program and its process group. Safe to call twice and from any thread."""
         with self._lock:
             if self._closed:
                 return
@@ -75,10 +75,10 @@ class ProxyCommand:
                 self._process.wait(ENDS_WITHIN_S)
                 break
         with self._lock:
-            self._last_words = self._said()
+            self._last_output = self._error_output()
             self._errors.close()
 
-    def _said(self) -> str:
+    def _error_output(self) -> str:
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self._errors.fileno()).st_size
             text = os.pread(self._errors.fileno(), 4096, max(0, size - 4096))

@@ -1,4 +1,4 @@
-"""How a host is reached, once the fleet file and `~/.ssh/config` have had their say. Nothing here opens anything."""
+"""Routes to hosts, from the fleet file and `~/.ssh/config`. Opens no connections."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ ALIVE_INTERVAL_S = 15
 ALIVE_COUNT = 3
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_HOPS = 32
-"""No way is as long as this: what is longer goes in circles."""
+"""A longer chain of jumps is taken for a circle."""
 
 Settings = Mapping[str, str | list[str]]
-"""What ~/.ssh/config says of one host: keywords in lower case. Lists for what may be there several times."""
+"""The settings of ~/.ssh/config for one host by lower-case keyword. Repeatable keywords have lists."""
 Lookup = Callable[[str], Settings]
 
 
 @dataclass(frozen=True)
 class Route:
-    """One login on the way to a host, and by `via` the one that it leads through. Equal routes can share a login."""
+    """One login on the way to a host; `via` is the one before it. Equal routes can share a login."""
 
     name: str = field(compare=False)
-    """The host's in the fleet, or the bastion's as it was written: for sentences."""
+    """Name for messages: the host's in the fleet, or the bastion's as written."""
     address: str
     port: int
     user: str
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str | None = None
-    """The ssh-agent's socket: None for that of the environment, empty for none."""
+    """Socket of the ssh-agent: None for that of the environment, empty for none."""
     via: Route | None = None
     proxy_command: str = ""
-    """The program to speak through, expanded."""
+    """The ProxyCommand with its tokens expanded."""
     proxy_template: str = field(default="", compare=False)
-    """The same unexpanded: one for all hosts that go through one gate."""
+    """The ProxyCommand without expansion, equal for all hosts behind the same gateway."""
     key_name: str = ""
-    """Under what name the host's key is on record."""
+    """Name of the host in known-hosts files."""
     batch: bool = field(default=False, compare=False)
-    """Whether nothing may be asked (BatchMode)."""
+    """Whether prompts are forbidden (BatchMode)."""
     refused_methods: frozenset[str] = frozenset()
-    """Ways of logging in that the configuration rules out, as SSH calls them."""
+    """Authentication methods that the configuration disables, by their SSH names."""
     connect_timeout_s: float = field(default=CONNECT_TIMEOUT_S, compare=False)
     alive_interval_s: int = field(default=ALIVE_INTERVAL_S, compare=False)
-    """Seconds of silence after which the host is asked whether it is there."""
+    """Seconds of silence before a keepalive request."""
     alive_count: int = field(default=ALIVE_COUNT, compare=False)
 
     @property
@@ -67,25 +67,25 @@ class Route:
 
     @property
     def hops(self) -> tuple[Route, ...]:
-        """The logins on the way, the nearest first, this one last."""
+        """All logins on the way, the nearest first and this one last."""
         return (*(self.via.hops if self.via else ()), self)
 
     @property
     def door(self) -> object:
-        """Where logins queue up: an sshd as it is reached from here, or the gate that a ProxyCommand goes through."""
+        """Key of the login throttle: the sshd as reached from here, or the gateway of a ProxyCommand."""
         return self.proxy_template or (self.address, self.port, self.via)
 
 
 def route_to(host: Host, lookup: Lookup) -> Route:
-    """What is written in the fleet file wins over `~/.ssh/config`, which wins over the defaults.
+    """The route to a host. The fleet file takes precedence over `~/.ssh/config`, and that over defaults.
 
-    Raises Unreachable where the jumps lead in a circle or cannot be understood, LoginRefused without a user.
+    Raises Unreachable if the jumps form a circle or are malformed, LoginRefused without a user name.
     """
     return _route(host, lookup, host.proxy_jump, ())
 
 
 def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, int, str], ...]) -> Route:
-    """`jump` None: what the configuration says. `seen`: the logins further on, that this one is to lead to."""
+    """`jump` is a ProxyJump, None for that of the configuration; `seen` are the later logins, to detect circles."""
     alias = host.address or host.name
     found = lookup(alias)
     user = host.user or _one(found, "user") or _own_login(host.name)
@@ -96,13 +96,13 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
         circle = " through ".join(f"{place}:{number}" for place, number, _ in (*seen, (address, port, user)))
         raise Unreachable(
             host.name,
-            f"the jumps to {host.name} lead in a circle: {circle}.",
+            f"the jumps to {host.name} form a circle: {circle}.",
             hint="Correct ProxyJump in ~/.ssh/config (`ProxyJump none` for the bastion itself) or `proxy_jump` in "
             "the fleet file.",
         )
     template = _one(found, "proxycommand") if jump is None else ""
     if jump is None:
-        # Of the two, the one that is written first counts.
+        # As in ssh(1), the first of ProxyJump and ProxyCommand counts.
         keys = list(found)
         jump = _one(found, "proxyjump")
         if jump and template and keys.index("proxyjump") > keys.index("proxycommand"):
@@ -130,7 +130,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
     if not jump or jump.lower() == "none":
         return route
     *before, last = [part.strip() for part in _expand(jump, tokens).split(",") if part.strip()]
-    # As ssh(1): the last jump goes by its own entry, unless others are written before it.
+    # As in ssh(1), the last jump uses its own configuration unless other jumps are written before it.
     via = _route(jump_host(host.name, last), lookup, ",".join(before) or None, (*seen, (address, port, user)))
     return replace(route, via=via)
 
@@ -138,31 +138,31 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
 def _own_login(name: str) -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError) as error:  # a container whose user has no name
+    except (OSError, KeyError, ImportError) as error:  # in containers, users may have no name
         raise LoginRefused(
             name,
-            f"there is no name to log in with on {name}: this computer does not know its user's.",
+            f"there is no user name for the login on {name}: this computer's user has none.",
             hint="Set `user` for the host in the fleet file or in ~/.ssh/config.",
         ) from error
 
 
 def jump_host(name: str, jump: str) -> Host:
-    """A jump as ssh_config(5) writes them: `user@address:port`, `[address]:port`, or all of it after `ssh://`."""
+    """Parses a jump of ssh_config(5): `user@address:port` or `[address]:port`, optionally after `ssh://`."""
     match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d+))?/?", jump)
     if not match:
         raise Unreachable(
             name,
-            f"the jump `{jump}` on the way to {name} cannot be understood.",
+            f"the jump `{jump}` on the way to {name} is malformed.",
             hint="Write it as user@address:port in ProxyJump of ~/.ssh/config, or in the fleet file's `proxy_jump`.",
         )
     user, address, port = match.groups()
     address = address.strip("[]")
-    # Unchecked: an address of IPv6 is no name for a host of the fleet.
+    # Not validated, because an IPv6 address is not a valid host name of the fleet.
     return Host.model_construct(name=address, address=address, user=user, port=int(port) if port else None)
 
 
 def as_host(route: Route) -> Host:
-    """A bastion of a route as a host, reached on the same way."""
+    """A bastion of a route as a host with the same route."""
     before = ",".join(f"{hop.user}@{_bracketed(hop.name)}:{hop.port}" for hop in route.hops[:-1])
     return Host.model_construct(
         name=route.name, address=route.name, user=route.user, port=route.port, proxy_jump=before or "none"
@@ -170,10 +170,10 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """The key files to log in with: those that are named, else the usual ones, as far as they exist."""
+    """The existing key files of a route: the named ones, else those with default names."""
     named = [Path(path) for path in route.identity_files]
-    usual = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
-    return [path for path in named or usual if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
+    default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
+    return [path for path in named or default if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
 
 
 def _bracketed(address: str) -> str:
@@ -202,7 +202,7 @@ def _number(name: str, found: Settings, key: str, default: int) -> int:
     if not match:
         raise Unreachable(
             name,
-            f"~/.ssh/config has no number for {key} of {name}, but `{text}`.",
+            f"~/.ssh/config has `{text}` for {key} of {name}, which is not a number.",
             hint="Correct it there.",
         )
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
@@ -232,7 +232,7 @@ def _path(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
-    """Tokens (ssh_config(5)) and `${VARIABLE}`. What is unknown stays."""
+    """Expands tokens of ssh_config(5) and `${VARIABLE}`. Unknown ones stay."""
     known = {"%": "%", "d": str(expand_user("~")), "i": str(os.getuid()) if hasattr(os, "getuid") else ""}
 
     def of(match: re.Match[str]) -> str:
@@ -248,13 +248,13 @@ def _expand(text: str, tokens: Mapping[str, str]) -> str:
 
 
 class _Unexpanded(paramiko.SSHConfig):
-    """Leaves tokens to the route, which knows what the fleet file has changed about address, port and user."""
+    """Does not expand tokens: address, port and user depend on the fleet file too."""
 
     TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - paramiko's own
 
 
 class UserConfig:
-    """The user's configuration, includes and all. Safe to use from several threads."""
+    """The user's configuration with includes. Thread-safe."""
 
     def __init__(self, path: Path = USER_CONFIG):
         self._path = path
@@ -262,7 +262,7 @@ class UserConfig:
         self._config: paramiko.SSHConfig | None = None
 
     def lookup(self, alias: str) -> Settings:
-        """Keywords for the host that one would type after `ssh`. Raises FileProblem."""
+        """The settings for a host name as in `ssh NAME`. Raises FileProblem."""
         with self._lock:
             try:
                 if self._config is None:
@@ -270,8 +270,8 @@ class UserConfig:
                 found: dict[str, Any] = dict(self._config.lookup(alias))
             except (paramiko.ConfigParseError, paramiko.SSHException, ValueError, KeyError) as error:
                 raise FileProblem(
-                    f"{self._path} cannot be understood: {error}.",
+                    f"{self._path} is malformed: {error}.",
                     code="ssh_config",
-                    hint="`ssh -G HOST` may say more. Hosts with `transport: openssh` or `local: true` go without it.",
+                    hint="`ssh -G HOST` may say more. Hosts with `transport: openssh` or `local: true` do not need it.",
                 ) from error
         return {key: value for key, value in found.items() if value is not None}

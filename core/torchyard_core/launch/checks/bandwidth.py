@@ -78,9 +78,7 @@ class Bandwidths:
 def measure(context: Ground, file: Path | None, stop: Event) -> list[Measurement]:
     """Measurements of all pairs of the run's hosts. Those older than a day are renewed, unless a link is busy.
 
-    Args:
-        file: The cache, or None.
-        stop: Ends the measuring after the current round.
+    `stop` ends the measuring after the current round.
     """
     bandwidths = Bandwidths(file)
     pairs = neighbours(context.plan.hosts)
@@ -168,12 +166,7 @@ def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
-    """One line for all pairs, and a warning for each that is slow or was never measured.
-
-    Args:
-        figures: Measurements; the line says how old they are.
-        now: Seconds since 1970.
-    """
+    """One line for all pairs with the age of each measurement, and warnings for slow and unmeasured pairs."""
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]
     lines = []

@@ -27,13 +27,7 @@ def check_newly_booked(gpus: str, until: str) -> Check:
 
 
 def check_calendar_unavailable(gpus: str, known: str, reason: str) -> Check:
-    """A warning where the calendar cannot be reached, so that a newer booking of the GPUs may be missing here.
-
-    Args:
-        gpus: The GPUs that the launch uses.
-        known: The age of the cached calendar.
-        reason: Why the calendar cannot be reached.
-    """
+    """A warning that the calendar cannot be reached for `reason`. `known` is the age of its cached copy."""
     message = f"the calendar cannot be reached ({known}): others may have booked {gpus} since"
     return Check("booking", "", True, message, reason, warning=True, code="store_away")
 

@@ -64,11 +64,7 @@ def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 
 def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
-    """A warning if the strategy needs `torchyard_roles.join()` and the program never calls it.
-
-    Args:
-        joins: Whether the program imports `torchyard_roles`; None if unknown.
-    """
+    """A warning if the strategy needs `torchyard_roles` and the program does not import it (`joins` False)."""
     kind = topology.strategy.kind
     if joins is not False or kind in (StrategyKind.NONE, StrategyKind.ALL_REDUCE):
         return []

@@ -33,10 +33,7 @@ class Clock:
     def read(sent: float, answer: Measured, heard: float) -> Clock:
         """Computes the offset as NTP does, so that the time the host takes to answer does not matter.
 
-        Args:
-            sent: When the request was sent, by this computer's clock.
-            answer: The answer to `host.preflight`.
-            heard: When the answer arrived, by this computer's clock.
+        `sent` and `heard` are the times of request and answer by this computer's clock.
         """
         received, answered = float(answer["received"]), float(answer["answered"])
         return Clock(
@@ -93,11 +90,7 @@ def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
 
 
 def check_conditions(host: str, measured: Measured, launcher: Launcher, ranks: int) -> list[Check]:
-    """The lines for one host.
-
-    Args:
-        ranks: Number of ranks of the whole run.
-    """
+    """The lines for one host. `ranks` is the number of ranks of the whole run."""
     return [
         *_check_limits(host, measured, ranks),
         *(_check_shm(host, measured) if launcher is Launcher.TORCH else []),

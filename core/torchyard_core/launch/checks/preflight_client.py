@@ -37,14 +37,9 @@ class PreflightClient:
         self._received[host] = time.time()
 
     def checks(self, launcher: Launcher, progress: Telling, *, scheduled: bool = False) -> list[Check]:
-        """Waits for all answers and returns the lines of the checklist.
+        """Waits for all answers and returns the lines of the checklist. Raises Cancelled or HostError.
 
-        Args:
-            scheduled: Whether the run starts later, by the primary's clock, which is then checked too.
-
-        Raises:
-            Cancelled: The user cancelled the launch.
-            HostError: A host could not be asked.
+        A `scheduled` run starts by the primary's clock, which is then checked too.
         """
         ranks = sum(replica.ranks for replica in self._context.plan.replicas)
         clocks: dict[str, Clock] = {}

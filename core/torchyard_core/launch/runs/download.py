@@ -24,14 +24,9 @@ _CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")
 def list_files(
     run_id: str, pattern: str, hosts: Sequence[str], links: Mapping[str, AgentLink]
 ) -> tuple[dict[str, Files], dict[str, TorchyardError]]:
-    """Lists the files to download from each host.
+    """Lists the files to download from each host. A replicated checkpoint is taken from the first of `hosts`.
 
-    Args:
-        pattern: Glob pattern of paths below the run's folder.
-        hosts: The hosts of the run, the primary first. A replicated checkpoint is downloaded from the first of them.
-
-    Returns:
-        The files and the errors, both by host. A host without files of the run is in neither.
+    Returns the files and the errors, both by host. A host without files of the run is in neither.
     """
     pending: dict[str, Future[Any]] = {
         host: links[host].submit("files.list", {"run_id": run_id, "pattern": pattern})
@@ -81,15 +76,10 @@ def _checkpoint_of(file: Mapping[str, Any]) -> str | None:
 def fetch_files(
     run_id: str, files: Files, target: Path, link: AgentLink, progress: Callable[[str, int, int], None]
 ) -> list[Path]:
-    """Downloads a host's files into `target`/HOST.
+    """Downloads a host's files into `target`/HOST and returns their paths.
 
-    A file that the run has removed meanwhile is skipped together with its whole checkpoint.
-
-    Args:
-        progress: Called with (host, bytes downloaded, total bytes).
-
-    Returns:
-        The paths that were written.
+    A file that the run has removed meanwhile is skipped together with its whole checkpoint. `progress` is called with
+    (host, bytes downloaded, total bytes).
     """
     host = link.host
     written: list[Path] = []

@@ -69,11 +69,7 @@ class Follower:
     def events(self, duration: float | None = None) -> Iterator[Event | None]:
         """Yields journal events and live reports in order, and None every POLL_S without events.
 
-        Args:
-            duration: Seconds to follow; None until `run_ended`.
-
-        Raises:
-            RunFailed: The run's keeper died.
+        Ends after `run_ended` or `duration` seconds. Raises RunFailed if the run's keeper died.
         """
         deadline = None if duration is None else time.monotonic() + duration
         try:

@@ -64,8 +64,7 @@ def list_runs(
 ) -> list[KnownRun]:
     """Every run known to a reachable host or to this desktop, newest first.
 
-    Args:
-        on_problem: Called with the error of a host that did not answer. Its runs are listed as last known here.
+    `on_problem` is called with the error of a host that did not answer, whose runs are listed as last known here.
     """
     answers: dict[str, Future[Any]] = {name: link.submit("run.list", {}) for name, link in links.items()}
     found: dict[str, KnownRun] = {}

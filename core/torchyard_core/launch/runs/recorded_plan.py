@@ -15,15 +15,9 @@ from torchyard_core.topology.model import Topology
 def recorded_plan(
     text: str, planned: Sequence[Mapping[str, Any]], known: Sequence[HostFacts]
 ) -> tuple[Plan, tuple[HostFacts, ...]] | None:
-    """Restores the plan of a run and the facts of its hosts.
+    """Restores the plan of a run and the facts of its hosts from the record's `topology` and `replicas`.
 
-    Args:
-        text: The record's `topology`.
-        planned: The record's `replicas`.
-        known: Facts of the fleet's hosts. A host that is no longer in the fleet gets the GPUs that the run used.
-
-    Returns:
-        The plan and the hosts, or None if this version cannot read the topology.
+    A host that is not `known` any more gets the GPUs that the run used. Returns None for an unreadable topology.
     """
     topology = topology_from_text(text).topology if text else None
     if topology is None or not planned:

@@ -212,7 +212,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     facts = desktop.home / "facts.json"
     facts.unlink()
     facts.mkdir()
-    assert "What was found out about hosts is not kept" in torchyard(desktop, "hosts", "check", "fine").stderr
+    assert "Facts about hosts cannot be stored" in torchyard(desktop, "hosts", "check", "fine").stderr
 
 
 @pytest.mark.lab

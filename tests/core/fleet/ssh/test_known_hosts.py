@@ -1,4 +1,4 @@
-"""Files of known hosts as they are met: hashed, damaged, with lines that only OpenSSH knows what to do with."""
+"""Known-hosts files with hashed names, damaged lines and markers of OpenSSH."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def line(name: str, key: paramiko.PKey) -> str:
 
 
 def known(folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> KnownHosts:
-    """What counts where the user's file holds `content`, and ours is not there yet."""
+    """The trusted keys if the user's file holds `content` and Torchyard's does not exist."""
     monkeypatch.setattr(known_hosts, "USER_KNOWN_HOSTS", folder / "users")
     (folder / "users").write_bytes(content)
     return KnownHosts(folder / "ours")
@@ -62,9 +62,9 @@ def test_a_revoked_key_is_refused_wherever_it_stands(
 ) -> None:
     keys = known(tmp_path, monkeypatch, f"{line('10.0.0.1', key)}\n@revoked {line('*', key)}\n".encode())
 
-    with pytest.raises(KeyChanged, match="has as revoked") as refusal:
+    with pytest.raises(KeyChanged, match="is revoked in") as refusal:
         keys.check(ROUTE, key)
-    assert "ask its owner" in refusal.value.hint
+    assert "ask the owner of the host" in refusal.value.hint
 
 
 def test_a_key_is_recorded_beside_what_is_there_and_read_again(

@@ -1,4 +1,4 @@
-"""Logins in turn, and pauses between attempts."""
+"""Limits of concurrent logins, and backoff between attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_door_lets_so_many_in_and_the_next_when_one_leaves() -> None:
     leave = threading.Semaphore(0)
 
     def pass_through() -> None:
-        with door.passing():
+        with door.slot():
             inside.release()
             leave.acquire(timeout=60)
 
@@ -34,13 +34,13 @@ def test_a_door_lets_so_many_in_and_the_next_when_one_leaves() -> None:
 
 def test_a_drop_narrows_the_door_to_those_who_were_let_in() -> None:
     door = LoginGate()
-    with door.passing(), door.passing(), pytest.raises(EarlyDrop), door.passing():
+    with door.slot(), door.slot(), pytest.raises(EarlyDrop), door.slot():
         raise EarlyDrop
-    assert door.width == 2
+    assert door.limit == 2
     for _ in range(3):
-        with pytest.raises(EarlyDrop), door.passing():
+        with pytest.raises(EarlyDrop), door.slot():
             raise EarlyDrop
-    assert door.width == 1
+    assert door.limit == 1
 
 
 def test_each_place_has_its_own_door() -> None:

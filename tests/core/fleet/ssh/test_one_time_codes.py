@@ -21,7 +21,7 @@ from torchyard_core.fleet.ssh import SshDialer
 
 
 class AsksForCodes(paramiko.ServerInterface):
-    """Wants a password, then a code that is another one each time."""
+    """Asks for a password, then for a code that changes each time."""
 
     logins = 0
 
@@ -113,5 +113,5 @@ def test_after_a_wrong_answer_all_is_asked_again(host: Host, tmp_path: Path) -> 
 
 
 def test_giving_up_in_the_middle_ends_the_login(host: Host, tmp_path: Path) -> None:
-    with pytest.raises(LoginRefused, match=r"no right answer was given for lee on gpu-a"):
+    with pytest.raises(LoginRefused, match=r"no valid answer was given for lee on gpu-a"):
         SshDialer(tmp_path / "known_hosts", User("secret")).connect(host)

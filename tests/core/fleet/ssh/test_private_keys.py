@@ -1,4 +1,4 @@
-"""Key files, looked at and opened."""
+"""Inspection and loading of key files."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def test_a_public_key_alone_is_no_key_to_log_in_with(tmp_path: Path) -> None:
 def test_rubbish_is_told_as_such(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
-    with pytest.raises(BadKey, match=r"key .*key cannot be understood"):
+    with pytest.raises(BadKey, match=r"key .*key is malformed"):
         inspect_key_file(path).open()

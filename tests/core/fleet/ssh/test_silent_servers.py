@@ -1,4 +1,4 @@
-"""SSH servers that stop in the middle of the first exchange, and what the user reads of each."""
+"""SSH servers that stop answering before the login, and the messages about them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_path_that_loses_large_packets_is_not_taken_for_a_flooded_server(
     monkeypatch.setattr(dialer, "HANDSHAKE_TIMEOUT_S", 1.0)
     with server(closes=False) as port:
         told = refusal(port, tmp_path)
-    assert f"gpu-a (127.0.0.1:{port}) says that it speaks SSH and then nothing more" in told.message
+    assert f"gpu-a (127.0.0.1:{port}) sends its SSH banner and then nothing more" in told.message
     assert "MTU" in told.hint
     assert "ping -M do -s 1472 127.0.0.1" in told.hint
 
@@ -66,5 +66,5 @@ def test_a_server_that_closes_before_the_login_is_one(tmp_path: Path, monkeypatc
     monkeypatch.setattr(dialer, "DROPS_FOR_S", 0.5)
     with server(closes=True) as port:
         told = refusal(port, tmp_path)
-    assert "takes the connection and closes it before the login" in told.message
+    assert "accepts the connection and closes it before the login" in told.message
     assert "MaxStartups" in told.hint

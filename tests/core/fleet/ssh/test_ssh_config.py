@@ -1,4 +1,4 @@
-"""The user's ssh configuration, as a fleet's hosts take it."""
+"""Routes from the user's SSH configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def route(text: str, **host: object) -> Route:
 
 
 def way(found: Route) -> list[str]:
-    """Where the route leads, hop by hop."""
+    """The hops of the route."""
     return [f"{hop.user}@{hop.address}:{hop.port}" for hop in found.hops]
 
 
@@ -207,9 +207,9 @@ def test_comments_quotes_and_a_byte_order_mark_do_no_harm(user_home: Path) -> No
 
 
 def test_a_line_that_is_none_is_told_as_a_mistake_of_that_file() -> None:
-    with pytest.raises(FileProblem, match=r"~/.ssh/config cannot be understood"):
+    with pytest.raises(FileProblem, match=r"~/.ssh/config is malformed"):
         route("Host gpu-a\n  Port\n")
-    with pytest.raises(Unreachable, match="no number for port of gpu-a, but `many`"):
+    with pytest.raises(Unreachable, match="`many` for port of gpu-a, which is not a number"):
         route("Host gpu-a\n  Port many\n")
 
 

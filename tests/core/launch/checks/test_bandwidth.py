@@ -1,4 +1,4 @@
-"""Which pairs are measured, what is kept, and what is said of it."""
+"""Bandwidth measurements: pairs, rounds, cache and verdicts."""
 
 from __future__ import annotations
 

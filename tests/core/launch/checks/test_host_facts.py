@@ -1,4 +1,4 @@
-"""Verdicts on what the hosts say they have."""
+"""Verdicts on the facts of hosts."""
 
 from __future__ import annotations
 

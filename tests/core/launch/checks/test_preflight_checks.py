@@ -1,4 +1,4 @@
-"""Verdicts on what hosts measured of themselves: red stops a launch, amber warns, each with a way out."""
+"""Verdicts on the hosts' measurements: red stops a launch, amber warns, each with a hint."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_slow_link_makes_no_clock_wrong() -> None:
 
 
 def test_a_clock_is_read_without_the_time_that_the_host_took_to_answer() -> None:
-    # The way there takes 0.1 s, the work 3 s, the way back 0.1 s; the host is 10 s ahead.
+    # Request and answer take 0.1 s each and the work 3 s; the host's clock is 10 s ahead.
     clock = Clock.read(100.0, {"received": 110.1, "answered": 113.1}, 103.2)
 
     assert clock.offset == pytest.approx(10.0)

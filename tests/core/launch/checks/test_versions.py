@@ -1,4 +1,4 @@
-"""Python, torch, CUDA and driver, compared between the hosts of a run."""
+"""Comparison of the versions of Python, torch, CUDA and driver between hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAME: dict[str, Any] = {
 
 
 def said(**hosts: dict[str, Any]) -> dict[str, str]:
-    """Messages by the check's name; each host by what is different there."""
+    """Messages by the name of the check, for hosts given by what differs there."""
     lines = check_versions({name: {**SAME, **different} for name, different in hosts.items()})
     assert all(line.ok and line.warning and line.hint for line in lines)
     return {line.name: line.message for line in lines}

@@ -1,4 +1,4 @@
-"""What comes home of a run: each file once, of a checkpoint all or nothing."""
+"""Download of a run's files: each file once, checkpoints completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Holder:
         self.host = host
         self.files = files
         self.vanish: set[str] = set()
-        """Files that are listed, and gone by the time they are asked for."""
+        """Files that are listed but removed before they are read."""
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -105,7 +105,7 @@ def _mute(host: str, done: int, total: int) -> None:
 
 
 class Endless(Holder):
-    """A host that sends without end what it announced as a few bytes."""
+    """A host that announces a few bytes and sends without end."""
 
     asked = 0
 

@@ -1,4 +1,4 @@
-"""A run's journal as a desktop follows it, from what the daemon says of it."""
+"""Following of a run's journal through the daemon's messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "20261122-090000-aaaa"
 
 
 class Desktop:
-    """A connection of the daemon's; what was said over it."""
+    """A connection of the daemon that records its messages."""
 
     closed = False
 
@@ -34,7 +34,7 @@ class Desktop:
 
 
 class Link:
-    """A host's link, on which all that a daemon has said comes in one go."""
+    """A link that delivers all messages of a daemon at once."""
 
     host = "gpu-a"
 
@@ -55,7 +55,7 @@ class Link:
 
 
 def said_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str, Any]]:
-    """Of a run whose keeper has left: in good order, or not."""
+    """The journal of a run whose keeper has exited, regularly or not."""
     run = Path(paths.run_dir(str(folder), "gpu-a", RUN))
     run.mkdir(parents=True)
     common = {"epoch": "e", "time": "2026-11-22T09:00:00Z"}

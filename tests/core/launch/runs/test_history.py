@@ -1,4 +1,4 @@
-"""What this desktop launched."""
+"""History of the runs that this desktop launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a log, found from its end."""
+"""Reading the last lines of a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's picture comes from its record, whatever has become of its hosts since."""
+"""The plan of a run is restored from its record, even if its hosts have changed."""
 
 from __future__ import annotations
 

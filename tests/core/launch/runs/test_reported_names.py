@@ -1,4 +1,4 @@
-"""Numbers that scripts report by names of their own reach the command, and hostile names from a host do not."""
+"""Custom metrics of scripts reach the command, and hostile names from a host do not."""
 
 from __future__ import annotations
 
