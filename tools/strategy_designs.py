@@ -36,7 +36,7 @@ def design_of(kind: StrategyKind) -> Topology:
         "version": 1,
         "name": f"resnet-{kind.value.replace('_', '-')}",
         "strategy": {"kind": kind.value, **SETTINGS.get(kind, {})},
-        "pools": POOLS[kind],
+        "pools": POOLS.get(kind, [CHIEF, WORKERS, EVAL]),
         "program": {"script": "train.py"},
     }
     return Topology.model_validate(data, strict=False)

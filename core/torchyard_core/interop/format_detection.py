@@ -94,8 +94,8 @@ def _is_singa(data: Any, text: str) -> bool:
     if _SINGA.search(text):
         return True
     # `cluster: {…}` is also YAML.
-    there = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
-    return not there and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
+    tf_jobs = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
+    return not tf_jobs and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
 
 
 def _is_cluster_spec(data: Any, _text: str) -> bool:

@@ -143,9 +143,9 @@ class _Parser:
 
     def _take(self, token: str) -> bool:
         """Consumes a token if it is the next one, and returns whether it was."""
-        there = self._at < len(self._tokens) and self._kind() != "text" and self._tokens[self._at][1] == token
-        self._at += there
-        return there
+        matches = self._at < len(self._tokens) and self._kind() != "text" and self._tokens[self._at][1] == token
+        self._at += matches
+        return matches
 
 
 def _plain(token: str) -> str:

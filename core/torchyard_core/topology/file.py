@@ -1,17 +1,22 @@
-"""Reading and writing of topology files, with line numbers."""
+"""Reading, checking and writing of topology files, with line numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
-from torchyard_core.problems import Place, Problem
-from torchyard_core.topology.checks.pools import check
+from torchyard_core.problems import MAX_PROBLEMS, LineOf, Place, Problem, no_lines
+from torchyard_core.topology.checks.pins import check_hosts, check_pins
+from torchyard_core.topology.checks.pools import check_names, check_pools
+from torchyard_core.topology.checks.program import check_exclude, check_files, check_program, check_variables
+from torchyard_core.topology.checks.strategy import check_strategy
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.overrides import apply_settings
 from torchyard_core.yaml_io.model_validation import validate
+from torchyard_core.yaml_io.parser import shown
 from torchyard_core.yaml_io.writer import dump_yaml
 from torchyard_core.yaml_io.yaml_file import Document, parse, read_text
 
@@ -39,7 +44,7 @@ class TopologyFile:
         """All problems in order of lines: of reading, of the topology's meaning, and with `hosts` of the fleet."""
         found = list(self.problems)
         if self.topology is not None:
-            found += check(self.topology, folder=self.folder, hosts=hosts, line=self.line)
+            found += check_topology(self.topology, folder=self.folder, hosts=hosts, line=self.line)
         return tuple(sorted(found, key=lambda problem: problem.line or 0))
 
     def with_settings(self, settings: Sequence[str]) -> TopologyFile:
@@ -47,6 +52,31 @@ class TopologyFile:
         if self.topology is None or not settings:
             return self
         return replace(self, topology=apply_settings(self.topology, settings))
+
+
+def check_topology(
+    topology: Topology,
+    *,
+    folder: Path | None = None,
+    hosts: Sequence[HostFacts] | None = None,
+    line: LineOf = no_lines,
+) -> list[Problem]:
+    """All problems of a topology's meaning.
+
+    With `folder`, that of its file, files are checked too; with `hosts`, names of hosts and GPUs.
+    """
+    checks = [check_names(topology), check_pools(topology), check_strategy(topology), check_pins(topology, hosts)]
+    checks += [check_program(topology), check_variables(topology), check_exclude(topology)]
+    if hosts is not None:
+        checks.append(check_hosts(topology, hosts))
+    if folder is not None:
+        checks.append(check_files(topology, folder))
+    findings = list(islice(chain.from_iterable(checks), MAX_PROBLEMS))
+    data = topology.model_dump(mode="json", include={"pools"}) if findings else None
+    return [
+        Problem(found.severity, found.code, found.message, line(found.place), shown(found.place, data))
+        for found in findings
+    ]
 
 
 def read_topology(path: Path | str) -> TopologyFile:

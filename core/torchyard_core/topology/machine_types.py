@@ -30,9 +30,9 @@ class Machine:
 
     def as_pool(self) -> dict[str, Any]:
         """Keys of a pool on such machines."""
-        said: dict[str, Any] = {"gpus": self.gpus or None, "machine": self.name, "cpus": self.cpus}
-        said |= {"memory_gb": self.memory_gb, "gpu_model": self.gpu_model}
-        return {key: value for key, value in said.items() if value is not None}
+        keys: dict[str, Any] = {"gpus": self.gpus or None, "machine": self.name, "cpus": self.cpus}
+        keys |= {"memory_gb": self.memory_gb, "gpu_model": self.gpu_model}
+        return {key: value for key, value in keys.items() if value is not None}
 
 
 @cache
@@ -116,13 +116,13 @@ def with_machine(topology: Topology, positions: Collection[int], name: str) -> T
     after = topology
     for position in positions:
         pool = topology.pools[position]
-        said = machine(name).as_pool()
+        keys = machine(name).as_pool()
         before = machine(pool.machine) if pool.machine is not None else None
         if pool.role in (Role.PS, Role.REDUCER):
-            said = {key: value for key, value in said.items() if not key.startswith("gpu")}
-        elif "gpus" in said:
-            said["gpu_memory_gb"] = None
+            keys = {key: value for key, value in keys.items() if not key.startswith("gpu")}
+        elif "gpus" in keys:
+            keys["gpu_memory_gb"] = None
         elif before is not None and before.gpus and (pool.gpus, pool.gpu_model) == (before.gpus, before.gpu_model):
-            said |= {"gpus": 0, "gpu_model": None}
-        after = set_pools(after, [position], **said)
+            keys |= {"gpus": 0, "gpu_model": None}
+        after = set_pools(after, [position], **keys)
     return after

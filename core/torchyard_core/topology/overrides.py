@@ -98,8 +98,8 @@ def _item(data: dict[str, Any], place: Place, rest: str, setting: str) -> tuple[
         return int(step), left
     what = "pool" if place == ("pools",) else "entry"
     named = [name for name in names if name]
-    there = len(items) if step.isdecimal() or not named else ", ".join(named)
-    hint = did_you_mean(step, named) or f"; there are {there}"
+    available = len(items) if step.isdecimal() or not named else ", ".join(named)
+    hint = did_you_mean(step, named) or f"; there are {available}"
     raise _refused(setting, f"there is no {what} `{step}`{hint}")
 
 

@@ -1,4 +1,4 @@
-"""Beside the zoom's buttons: what ports, lines and frames mean, or the shades of tiles."""
+"""Legend of the canvas: the meaning of ports, lines and frames, or of the shades of tiles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ translate = QCoreApplication.translate
 
 
 def entries_of(kind: StrategyKind, wiring: Wiring, *, has_groups: bool) -> list[Entry]:
-    """What a strategy's lines mean: a sign and a word for each that is drawn."""
+    """A sign and a text for each kind of port, line and frame that is drawn."""
     found: list[Entry] = []
     does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())
     if wiring.neighbours:
@@ -60,7 +60,7 @@ def entries_of(kind: StrategyKind, wiring: Wiring, *, has_groups: bool) -> list[
 
 
 class Legend(QWidget):
-    """Explains the lines, or the shades of tiles, or is hidden."""
+    """Widget with the entries of the legend."""
 
     def __init__(self, parent: QWidget):
         super().__init__(parent)
@@ -70,13 +70,13 @@ class Legend(QWidget):
 
     @property
     def texts(self) -> list[str]:
-        """Its words."""
+        """The texts of the entries."""
         if self._entries is None:
             return [self.tr("GPU use"), self.tr("0–100 %")]
         return [text for _, text in self._entries]
 
     def explain(self, entries: Sequence[Entry] | None) -> None:
-        """None for the shades of tiles; nothing to explain hides it."""
+        """Shows entries, or with None the shades of tiles. Without entries the legend is hidden."""
         chosen = None if entries is None else tuple(entries)
         if chosen == self._entries:
             return
@@ -140,5 +140,5 @@ class Legend(QWidget):
 
 
 def _room(sign: Sign) -> int:
-    """What a sign takes before its word."""
+    """Width of a sign with the gap before its text, in pixels."""
     return {"trains": 18, "serves": 18, "both": 18, "group": 25}.get(sign, LINE + 8)

@@ -14,7 +14,7 @@ from torchyard_core.interop.document_writer import Wishes
 from torchyard_core.interop.format_detection import recognise
 from torchyard_core.interop.format_registry import read_foreign, write_foreign
 from torchyard_core.interop.protobuf_text import Block, parse_proto
-from torchyard_core.topology.checks.pools import check
+from torchyard_core.topology.file import check_topology
 
 SINGA_LAYERS = """\
 name: "char" "-rnn"  # cluster { nworker_groups: 9 }
@@ -110,7 +110,7 @@ def test_vertex_variables_that_no_replica_may_have_are_left_out_with_their_line(
     assert imported.topology.program.env == {"MODE": "y"}
     assert "f:2: A-B is left out of `env`" in said(imported)
     assert "f:3: RANK is left out of `env`: Torchyard itself sets it." in said(imported)
-    assert [problem for problem in check(imported.topology) if problem.severity == "error"] == []
+    assert [problem for problem in check_topology(imported.topology) if problem.severity == "error"] == []
 
 
 def test_flags_of_gcloud_keep_words_with_commas_and_other_flags_have_remarks() -> None:

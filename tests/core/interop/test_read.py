@@ -8,8 +8,7 @@ from tests.core.interop import samples
 from torchyard_core.interop.document_reader import Imported
 from torchyard_core.interop.document_writer import Wishes
 from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
-from torchyard_core.topology.checks.pools import check
-from torchyard_core.topology.file import dump, topology_from_text
+from torchyard_core.topology.file import check_topology, dump, topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.strategies.presets import preset_topology
 
@@ -45,7 +44,7 @@ def said(imported: Imported) -> str:
 @pytest.mark.parametrize(("name", "text"), DOCUMENTS)
 def test_what_is_read_is_a_topology_without_errors_that_its_file_gives_back(name: str, text: str) -> None:
     imported = read_foreign(name, text, "f")
-    assert [problem for problem in check(imported.topology) if problem.severity == "error"] == []
+    assert [problem for problem in check_topology(imported.topology) if problem.severity == "error"] == []
     assert topology_from_text(dump(imported.topology)).topology == imported.topology
 
 
@@ -120,7 +119,7 @@ def test_every_job_that_vertex_takes_becomes_a_topology_without_errors(
     pools = [f"{{{machine}, {runs}}}", f"{{{machine}, replicaCount: {workers}, {runs}}}" if workers else "{}"]
     text = f"workerPoolSpecs: [{', '.join(pools)}, {{replicaCount: 2, {pool_2}}}]" if pool_2 else pools[0]
     imported = read_foreign("vertex", text if pool_2 else f"workerPoolSpecs: [{', '.join(pools)}]", "f")
-    assert [problem for problem in check(imported.topology) if problem.severity == "error"] == []
+    assert [problem for problem in check_topology(imported.topology) if problem.severity == "error"] == []
     reduces = "reductionserver" in pool_2 and (1 + workers) * max(1, gpus) > 1
     assert counts(imported.topology).get("reducer", 0) == (2 if reduces else 0)
     assert (imported.topology.strategy.kind == "reduction_server") is reduces

@@ -20,8 +20,7 @@ from torchx.specs.finder import get_component
 from tests.core.interop import samples
 from torchyard_core.interop.document_writer import Wishes
 from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
-from torchyard_core.topology.checks.pools import check
-from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.file import check_topology, topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.strategies.presets import all_presets, preset_topology
 
@@ -226,7 +225,7 @@ def test_every_preset_can_be_written_in_every_format_or_is_refused_with_a_senten
         assert text.strip()
         if FORMATS[name].read is not None:
             again = read_foreign(name, text, "f").topology
-            assert [problem for problem in check(again) if problem.severity == "error"] == []
+            assert [problem for problem in check_topology(again) if problem.severity == "error"] == []
         if name == "slurm":
             subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
 

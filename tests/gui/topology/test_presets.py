@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication
 
 from tests.gui.topology.page_driver import CONTROL, Driver
 from torchyard_core.topology.model import StrategyKind
-from torchyard_core.topology.strategies.registry import spec_of
+from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_gui.topology.palette_list import PaletteList
 
 RETURN = Qt.Key.Key_Return
@@ -21,7 +21,7 @@ def names_of(rows: PaletteList) -> list[str]:
 
 def test_the_palette_has_a_preset_for_each_strategy_and_framework(empty: Driver) -> None:
     presets = empty.page.palette_.presets
-    assert names_of(presets) == ["All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild"]
+    assert names_of(presets) == [spec.title for spec in all_specs() if spec.preset is not None]
     frameworks = empty.page.palette_.frameworks
     assert set(names_of(frameworks)) == {
         "Mirrored",

@@ -81,11 +81,11 @@ def _in_camel_case(composed: Composed) -> None:
     composed.data = _renamed(composed.data)
     tables: tuple[dict[Place, Any], ...] = (composed.spans, composed.key_lines, composed.written)
     for table in tables:
-        there = {
+        renamed = {
             tuple(_camel(step) if isinstance(step, str) else step for step in at): one for at, one in table.items()
         }
         table.clear()
-        table.update(there)
+        table.update(renamed)
 
 
 def _renamed(value: Any) -> Any:
@@ -203,10 +203,10 @@ def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
 def _tier_of(pools: list[Pool]) -> str:
     """The scale tier with exactly these roles, counts and machine types."""
     if len(pools) > 1 or pools[0].machine is not None:
-        there = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
+        signature = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:
             preset_pools = _tier_preset(tier).pools
-            if there == [(pool.role, pool.replicas, pool.data.get("machine"), pool.gpus) for pool in preset_pools]:
+            if signature == [(pool.role, pool.replicas, pool.data.get("machine"), pool.gpus) for pool in preset_pools]:
                 return tier
     return "CUSTOM"
 

@@ -44,11 +44,11 @@ def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | Non
     topology, _ = validate(Topology, job, {}, no_lines)
     if topology is None:
         return None
-    there = sum(one.count for one in jobs.values() if one.role is not Role.EVALUATOR)
+    replicas = sum(one.count for one in jobs.values() if one.role is not Role.EVALUATOR)
     planned = sum(pool.replicas for pool in topology.pools if pool.role not in (Role.EVALUATOR, Role.REDUCER))
     with_reducers = planned + sum(pool.replicas for pool in topology.pools if pool.role is Role.REDUCER)
-    if there not in (planned, with_reducers):
-        reader.remark(f"`job` has {planned} replicas and the cluster {there}: the cluster was taken.", ("job",))
+    if replicas not in (planned, with_reducers):
+        reader.remark(f"`job` has {planned} replicas and the cluster {replicas}: the cluster was taken.", ("job",))
         return None
     return topology
 
@@ -87,8 +87,8 @@ def written(variable: str, topology: Topology, options: Wishes) -> Exported:
     plans = _plans(topology)
     by_name = {plan["name"]: plan for plan in plans}
     if chosen not in by_name:
-        there = ", ".join(list(by_name)[:8])
-        raise UsageError(f"there is no replica {chosen}.", code="no_replica", hint=f"There are {there}.")
+        known = ", ".join(list(by_name)[:8])
+        raise UsageError(f"there is no replica {chosen}.", code="no_replica", hint=f"There are {known}.")
     share = Contract(_cluster(topology, len(plans)), plans).share(by_name[chosen])
     value = share["ranks"][0]["env"].get(variable)
     if value is None:

@@ -113,14 +113,14 @@ class _Commands:
         if job not in given:
             allowed = ", ".join(given)
             self._stop(command, f"--job_name is '{job}'.", f"Allowed are those with hosts: {allowed}.")
-        there = [address for address in given[job].split(",") if address]
-        count = len(there)
+        addresses = [address for address in given[job].split(",") if address]
+        count = len(addresses)
         if not index.isdecimal() or int(index) >= count:
             hint = (
                 f"--{job}_hosts names {count}: allowed are 0 to {count - 1}." if count else f"--{job}_hosts is empty."
             )
             self._stop(command, f"--task_index is '{index}', beyond the list of `{job}`.", hint)
-        self._compare_host(command, self._host(command, job, there[int(index)]))
+        self._compare_host(command, self._host(command, job, addresses[int(index)]))
         other = self._tasks.setdefault((job, int(index)), command)
         if other is not command:
             self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
@@ -257,8 +257,8 @@ def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str
     workers = cluster.get("worker", [])
     name = name or f"worker-{max(0, len(workers) - 1)}"
     if addresses.get(name) not in workers:
-        there = ", ".join(f"worker-{index}" for index in range(len(workers))) or "none"
-        raise UsageError(f"there is no worker {name}.", code="no_replica", hint=f"There are {there}.")
+        names = ", ".join(f"worker-{index}" for index in range(len(workers))) or "none"
+        raise UsageError(f"there is no worker {name}.", code="no_replica", hint=f"There are {names}.")
     parts = [f'"worker": {{{workers.index(addresses[name])}: "{addresses[name]}"}}']
     parts += [f"{json.dumps(job)}: {json.dumps(tasks)}" for job, tasks in cluster.items() if job != "worker"]
     return "{" + ", ".join(parts) + "}\n"

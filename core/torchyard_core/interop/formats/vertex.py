@@ -90,8 +90,8 @@ class _Vertex(DocumentReader):
     def key(self, place: Place, name: str) -> Place:
         """The place of a key, in the spelling of the document."""
         snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
-        there = self.at(place)
-        return (*place, snake if isinstance(there, dict) and snake in there and name not in there else name)
+        block = self.at(place)
+        return (*place, snake if isinstance(block, dict) and snake in block and name not in block else name)
 
     def leave_beyond(self, place: Place, carried: tuple[str, ...], known: dict[str, str]) -> None:
         spelt = [self.key(place, name)[-1] for name in carried]

@@ -79,5 +79,5 @@ def _exists(name: str, choice: GpuChoice, fleet: dict[str, HostFacts]) -> Findin
     elif host.checked:
         for index in choice.indices or ():
             if host.gpu_at(index) is None:
-                there = f"it has {counted(len(host.gpus), 'GPU')}" if host.gpus else "it has no GPU"
-                yield error_finding("unknown-gpu", f"{host.name} has no GPU {index}; {there}", "pins", name)
+                available = f"it has {counted(len(host.gpus), 'GPU')}" if host.gpus else "it has no GPU"
+                yield error_finding("unknown-gpu", f"{host.name} has no GPU {index}; {available}", "pins", name)

@@ -1,52 +1,14 @@
-"""All checks of a topology's meaning, for command line, planner and editor, and those of names and pools."""
+"""Checks of names, pools and numbers of replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain, islice
-from pathlib import Path
-
 from torchyard_core.formatting import counted
 from torchyard_core.problems import (
-    MAX_PROBLEMS,
     Findings,
-    LineOf,
-    Problem,
     error_finding,
-    no_lines,
     warning_finding,
 )
-from torchyard_core.topology.checks.pins import check_hosts, check_pins
-from torchyard_core.topology.checks.program import check_exclude, check_files, check_program, check_variables
-from torchyard_core.topology.checks.strategy import check_strategy
-from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Topology
-from torchyard_core.yaml_io.parser import shown
-
-
-def check(
-    topology: Topology,
-    *,
-    folder: Path | None = None,
-    hosts: Sequence[HostFacts] | None = None,
-    line: LineOf = no_lines,
-) -> list[Problem]:
-    """All problems of a topology's meaning.
-
-    With `folder`, that of its file, files are checked too; with `hosts`, names of hosts and GPUs.
-    """
-    checks = [check_names(topology), check_pools(topology), check_strategy(topology), check_pins(topology, hosts)]
-    checks += [check_program(topology), check_variables(topology), check_exclude(topology)]
-    if hosts is not None:
-        checks.append(check_hosts(topology, hosts))
-    if folder is not None:
-        checks.append(check_files(topology, folder))
-    findings = list(islice(chain.from_iterable(checks), MAX_PROBLEMS))
-    data = topology.model_dump(mode="json", include={"pools"}) if findings else None
-    return [
-        Problem(found.severity, found.code, found.message, line(found.place), shown(found.place, data))
-        for found in findings
-    ]
 
 
 def check_names(topology: Topology) -> Findings:

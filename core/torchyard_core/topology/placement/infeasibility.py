@@ -71,8 +71,8 @@ def _wanted_host(pool: Pool) -> str:
 
 def _most_gpus(pool: Pool, allowed: Sequence[HostCapacity], most: float) -> str:
     best = max(allowed, key=lambda capacity: capacity.free_gpus(pool))
-    there = max(sum(suits(gpu, pool) for gpu in capacity.host.gpus) for capacity in allowed)
-    if not there:
+    most_suitable = max(sum(suits(gpu, pool) for gpu in capacity.host.gpus) for capacity in allowed)
+    if not most_suitable:
         return "no host has any"
     if not most:
         return "all of them are taken" + _by_others(allowed)

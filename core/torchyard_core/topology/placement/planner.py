@@ -170,8 +170,8 @@ class _PlacementAttempt:
             return
         gpus = tuple(gpu for index in choice.indices if (gpu := capacity.named(index)) is not None)
         if len(gpus) < len(choice.indices):
-            there = {gpu.index for gpu in gpus}
-            missing = next(index for index in choice.indices if index not in there)
+            found_indices = {gpu.index for gpu in gpus}
+            missing = next(index for index in choice.indices if index not in found_indices)
             self._fail_pin(
                 replica, f"{replica.name} is pinned to {choice.host}:{missing}, {_why_not_free(capacity.host, missing)}"
             )

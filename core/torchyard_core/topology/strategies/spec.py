@@ -50,7 +50,7 @@ class ExchangeCost:
     sentences: tuple[str, ...]
     """Templates of `values`, `{trainers}` and `{servers}`."""
     values: Mapping[str, float]
-    """Durations in M/B: M is the size of the gradients in bytes, B the bandwidth of a host's link in bytes a second."""
+    """Durations in M/B, the size of the gradients over the bandwidth of a host's link, and numbers of servers."""
 
 
 @dataclass(frozen=True)

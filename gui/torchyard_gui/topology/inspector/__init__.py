@@ -1,1 +1,1 @@
-"""The panel at the right: what is selected, and all that can be changed about it."""
+"""Inspector: the panel on the right, with all settings of the selected replicas or of the topology."""

@@ -1,4 +1,4 @@
-"""A group of the inspector: a heading, and a row for each key of a block of the file."""
+"""Group of the inspector: a heading, and a row for each key of a block of the file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torchyard_gui.widgets.text_labels import Divider, SectionLabel
 
 NAME_WIDTH = 112
 LEAST_WIDTH = 72
-"""A field never makes the panel wider than its room; what does not fit is elided or broken."""
+"""Minimum width of a field in pixels, independent of its text, which is elided or wrapped."""
 
 Change = Callable[[str, Any, str], str]
-"""(key, new value, what the window calls the key) → why not, or ""."""
+"""(key, new value, label of the key) → reason for a refusal, or ""."""
 
 
 def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
-    """Puts groups below each other, with a hair between two."""
+    """Adds groups to a layout, with a thin line between two."""
     for number, group in enumerate(groups):
         if number:
             inside.addWidget(Divider())
@@ -31,7 +31,7 @@ def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
 
 
 class Group(QWidget):
-    """Shows the same keys of one block or of many, and changes them in all of these at once."""
+    """Fields for keys of one block, or of several blocks that are changed together."""
 
     def __init__(self, title: str, change: Change) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Group(QWidget):
             self._layout.addWidget(SectionLabel(title))
 
     def add(self, key: str, label: str, field: Field, tip: str = "") -> FormRow:
-        """A row for a key; `tip` is what the key does."""
+        """Adds a row for a key; `tip` is its tool tip."""
         field.setToolTip(tip)
         field.setMinimumWidth(LEAST_WIDTH)
         field.setAccessibleName(label)
@@ -70,7 +70,7 @@ class Group(QWidget):
         return field
 
     def show_blocks(self, blocks: Sequence[FrozenModel]) -> None:
-        """Shows what these blocks hold."""
+        """Shows the values of blocks."""
         self._refused.clear()
         self._blocks = tuple(blocks)
         for key, row in self.rows.items():
@@ -78,14 +78,14 @@ class Group(QWidget):
             row.set_problem(self._problems.get(key, ""))
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Says by key what the checks found; what somebody just typed and was refused stays said."""
+        """Shows problems by key. The message about a refused input stays."""
         self._problems = problems
         for key, row in self.rows.items():
             if key not in self._refused:
                 row.set_problem(problems.get(key, ""))
 
     def shows(self, key: str) -> bool:
-        """Whether there is a row for a key, and it is not hidden."""
+        """Whether a key has a visible row."""
         row = self.rows.get(key)
         return row is not None and not row.isHidden()
 
@@ -102,4 +102,4 @@ class Group(QWidget):
         row.set_problem(why)
         announce(row, f"{row.name.text()}: {why}", urgent=True)
         if isinstance(field := self.field(key), ChoiceField):
-            field.set_values([getattr(block, key) for block in self._blocks])  # What was typed can be mended; this not.
+            field.set_values([getattr(block, key) for block in self._blocks])  # Refused text stays, a choice does not.

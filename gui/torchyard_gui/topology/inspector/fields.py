@@ -1,8 +1,7 @@
-"""Fields that show one value of many things at once, and tell when somebody has changed it.
+"""Fields that show and change one value of several blocks.
 
-`set_values` gives a field the value that each of the things has; where they differ, it says so and stays empty until
-somebody types. `committed` carries the new value, for all of them. A value that cannot be is passed on as it was
-typed: to refuse it with a sentence is core's.
+`set_values` takes the value of each block; where they differ, the field is empty with a placeholder. `committed` is
+emitted with the new value for all of them. An invalid value is passed on as typed, for core to refuse with a message.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.topology.labels import tr
 
 INSET = 2
-"""What QLineEdit leaves at both ends of its text."""
+"""Horizontal margin of text in QLineEdit, in pixels."""
 
 
 class ElidedLine(QLineEdit):
-    """Its tool tip says the whole text then, above what the field is for."""
+    """A line that elides text without focus. Its tool tip then begins with the whole text."""
 
     taken_at_end = 0
-    """Pixels of the field that a button has."""
+    """Pixels of the field that a button takes."""
 
     @property
     def shown_text(self) -> str:
-        """What can be read of its text now."""
+        """The visible text."""
         text = self.text()
         room = self._room().width()
         if self.hasFocus() or self.fontMetrics().horizontalAdvance(text) <= room:
@@ -47,7 +46,7 @@ class ElidedLine(QLineEdit):
         return self.shortened(room)
 
     def shortened(self, room: int) -> str:
-        """The text in so many pixels."""
+        """The text, elided to a width in pixels."""
         return self.fontMetrics().elidedText(self.text(), Qt.TextElideMode.ElideRight, room)
 
     def _room(self) -> QRect:
@@ -76,7 +75,7 @@ class ElidedLine(QLineEdit):
 
 
 LINES = (1, 5)
-"""How many lines of a list are shown at least, and at most."""
+"""Least and most visible lines of a list."""
 
 
 class LinesField(QPlainTextEdit):
@@ -97,7 +96,7 @@ class LinesField(QPlainTextEdit):
         self._fit()
 
     def _fit(self) -> None:
-        """As high as its lines, long ones broken, so that a list that says nothing takes the room of a line."""
+        """Fits the height to the wrapped lines."""
         # A plain text's size counts lines, not pixels.
         shown = min(max(round(self.document().size().height()), LINES[0]), LINES[1])
         self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + 14)
@@ -105,7 +104,7 @@ class LinesField(QPlainTextEdit):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._fit()  # another width breaks lines elsewhere
+            self._fit()  # lines wrap elsewhere
 
     def set_values(self, values: Sequence[Any]) -> None:
         value, same = one_of(values)
@@ -165,27 +164,27 @@ class PairsField(LinesField):
 
 
 def mixed() -> str:
-    """What a field says where things differ."""
+    """Placeholder of a field whose blocks have different values."""
     return tr("several values")
 
 
 def one_of(values: Sequence[Any]) -> tuple[Any, bool]:
-    """(the value that all have, whether there is one)."""
+    """(common value, whether all values are equal)."""
     if values and all(value == values[0] for value in values):
         return values[0], True
     return None, False
 
 
 BUTTON = 24
-"""What a button inside a line takes of its room."""
+"""Width of a button inside a line, in pixels."""
 
 
 class LineField(ElidedLine):
-    """Text, committed by Enter and by leaving the field. `empty` is said where there is none."""
+    """Text, committed by Enter and by leaving the field. `empty` is the placeholder."""
 
     committed = Signal(object)
     misread = Signal(str)
-    """A text that is no value at all: why."""
+    """Emitted with a message for text that cannot be parsed."""
 
     def __init__(self, empty: str = "") -> None:
         super().__init__()
@@ -224,14 +223,14 @@ class LineField(ElidedLine):
 
 
 class TextField(LineField):
-    """Text that may be left out: None then."""
+    """Optional text; None if empty."""
 
     def read(self, text: str) -> Any:
         return text.strip() or None
 
 
 class WholeField(LineField):
-    """A whole number; the arrow keys step it. Without `default` it may be left out."""
+    """An integer, changed by the arrow keys too. Optional without `default`."""
 
     def __init__(self, default: int | None = None, empty: str = "", least: int = 0) -> None:
         super().__init__(empty)
@@ -258,7 +257,7 @@ class WholeField(LineField):
 
 
 class AmountField(LineField):
-    """A number that may be left out."""
+    """An optional number."""
 
     def __init__(self, default: float | None = None, empty: str = "") -> None:
         super().__init__(empty)
@@ -278,7 +277,7 @@ class AmountField(LineField):
 
 
 class WordsField(LineField):
-    """Words as a shell takes them: a list of text."""
+    """A list of words in shell syntax."""
 
     def written(self, value: Any) -> str:
         return shlex.join(value or ())
@@ -291,7 +290,7 @@ class WordsField(LineField):
 
 
 class HostsField(LineField):
-    """Names of hosts with commas between; the button, or Alt+Down, offers the fleet's."""
+    """Names of hosts, separated by commas; the button, or Alt+Down, opens a list of the fleet's hosts."""
 
     def __init__(self, empty: str = "") -> None:
         super().__init__(empty)
@@ -302,7 +301,7 @@ class HostsField(LineField):
         more.triggered.connect(self.offer)
 
     def shortened(self, room: int) -> str:
-        """As many whole names as there is room for, and how many more there are."""
+        """As many whole names as fit, and the number of the others."""
         names = self.read(self.text())
         for count in range(len(names) - 1, 0, -1):
             text = f"{self.written(names[:count])} +{len(names) - count}"
@@ -326,7 +325,7 @@ class HostsField(LineField):
         super().keyPressEvent(event)
 
     def offer(self) -> None:
-        """Shows the fleet's hosts to tick."""
+        """Opens a menu with the fleet's hosts."""
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         chosen = self.read(self.text())
@@ -348,7 +347,7 @@ class HostsField(LineField):
 
 
 class ChoiceField(QComboBox):
-    """One of a few values. The wheel scrolls the panel, not the value."""
+    """One of several values. The mouse wheel scrolls the panel and does not change the value."""
 
     committed = Signal(object)
     misread = Signal(str)
@@ -375,4 +374,4 @@ class ChoiceField(QComboBox):
 
 
 Field = LineField | ChoiceField | LinesField
-"""What a row of the inspector may hold."""
+"""Any field of the inspector."""

@@ -1,4 +1,4 @@
-"""The inspector: the selected replicas and their pools, or with nothing selected the design as a whole."""
+"""The inspector: the selected replicas and their pools, or without a selection the whole topology."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
 class Inspector(QFrame):
-    """Two panels in one place; which one is shown follows the selection."""
+    """Two panels in one place, for the topology and for the selection."""
 
     wanted = Signal()
-    """The keyboard is about to go to one of its fields: it is to be shown."""
+    """Emitted before one of its fields gets the focus, so that the inspector is shown."""
 
     def __init__(self, editor: Editor, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -70,15 +70,14 @@ class Inspector(QFrame):
 
     @cached_property
     def _of_selection(self) -> tuple[PlaceGroup, PoolGroup]:
-        """The second panel, which has as many fields as the first: made when something is first selected, or before
-        that by `make_rest`."""
+        """The panel for a selection, created by `make_rest` or at the first selection to save time at the start."""
         place, pools = PlaceGroup(self._editor, self._planning), PoolGroup(self._editor)
         self._panels.addWidget(_scrolled(self.tr("Fields of what is selected"), place, pools))
         return place, pools
 
     @property
     def place(self) -> PlaceGroup:
-        """Where the selected replicas are."""
+        """Placement of the selected replicas."""
         return self._of_selection[0]
 
     @property
@@ -87,11 +86,11 @@ class Inspector(QFrame):
         return self._of_selection[1]
 
     def make_rest(self) -> None:
-        """Makes the second panel, so that the first selection need not wait for it."""
+        """Creates the panel for a selection in advance."""
         _ = self._of_selection
 
     def show_plan(self, plan: Plan) -> None:
-        """Shows the document as it is now, placed as in this plan."""
+        """Shows the present document and a plan of it."""
         self._plan = plan
         self.setEnabled(not self._editor.document.broken)
         chosen = self._editor.selection
@@ -101,7 +100,7 @@ class Inspector(QFrame):
             self._show_design()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Says problems beside the fields that they are about."""
+        """Shows problems beside their fields."""
         if self._editor.selection:
             names = [self._editor.value.pools[position].name for position in self._editor.selected_pools()]
             of_pools = keys_of_block([problem for problem in problems if pool_of(problem, names)], "pools", names)
@@ -119,7 +118,7 @@ class Inspector(QFrame):
             self.place.show_problem(next((p.message for p in problems if p.path == pin), ""))
 
     def focus(self, block: str, key: str) -> bool:
-        """Puts the cursor into the field of a key of `pools`, `strategy`, `program` or the top (`""`)."""
+        """Sets the focus to the field of a key of `pools`, `strategy`, `program` or the top level (`""`)."""
         if block == "pins":
             if not self._editor.selection or self.place.row.isHidden():
                 return False
@@ -135,7 +134,7 @@ class Inspector(QFrame):
         return False
 
     def focus_first(self) -> None:
-        """Puts the cursor into the first field that there is."""
+        """Sets the focus to the first field."""
         if self._editor.selection:
             self.focus("pools", "replicas")
         else:
@@ -156,12 +155,12 @@ class Inspector(QFrame):
         self.badge.hide()
         self.title.setText(self.tr("Design"))
         if count == 1:
-            said = self.tr("1 replica")
+            text = self.tr("1 replica")
         elif len(value.pools) == 1:
-            said = self.tr("{replicas} replicas in 1 pool").format(replicas=count)
+            text = self.tr("{replicas} replicas in 1 pool").format(replicas=count)
         else:
-            said = self.tr("{replicas} replicas in {pools} pools").format(replicas=count, pools=len(value.pools))
-        self.subtitle.setText(said)
+            text = self.tr("{replicas} replicas in {pools} pools").format(replicas=count, pools=len(value.pools))
+        self.subtitle.setText(text)
         self.design.show_blocks([value])
         self.strategy.show_topology(value)
         self.program.show_program(value.program)

@@ -1,4 +1,4 @@
-"""Where the selected replicas are, which of them are pinned there, and how to change that by keyboard."""
+"""Placement and pins of the selected replicas in the inspector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_gui.widgets.text_labels import SectionLabel, label
 
 
 class PlaceGroup(QWidget):
-    """Pins as text for one replica; for many, pinned where they are, or freed."""
+    """The pin of one replica as text; for several, buttons that pin them to their places or remove their pins."""
 
     def __init__(self, editor: Editor, planning: PlanningTime) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class PlaceGroup(QWidget):
         self.unpin.clicked.connect(lambda: self._editor.unpin(self._editor.selection))
 
     def show_selection(self, plan: Plan) -> None:
-        """Says where the selected replicas are in this plan."""
+        """Shows the places of the selected replicas in a plan."""
         self._plan = plan
         chosen = self._editor.selection
         pins = self._editor.value.pins
@@ -67,7 +67,7 @@ class PlaceGroup(QWidget):
         self.pin_here.setEnabled(bool(self._here()))
 
     def show_problem(self, message: str) -> None:
-        """Says what is wrong with the one selected replica's pin."""
+        """Shows the problem of the single selected replica's pin."""
         self.row.set_problem(message)
 
     def _words(self, chosen: int, pinned: int) -> str:
@@ -89,7 +89,7 @@ class PlaceGroup(QWidget):
         return where + " " + self.tr("Pinned: {pinned} of {count}.").format(pinned=pinned, count=chosen)
 
     def _places(self) -> dict[str, str]:
-        """Host, and GPUs where it takes any, of the selected replicas that have a place."""
+        """Places (host and GPUs) of the selected replicas that have one."""
         chosen = set(self._editor.selection)
         if self._plan is None:
             return {}

@@ -1,4 +1,4 @@
-"""What can be changed about the pools of the selected replicas, in all of them at once."""
+"""Settings of the selected replicas' pools in the inspector, changed in all of them together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchyard_gui.topology.labels import role_name
 
 
 class PoolGroup(QWidget):
-    """Three groups: the pool, what its replicas need, and what they run with."""
+    """Three groups: the pool, requirements of its replicas, and their arguments and environment."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class PoolGroup(QWidget):
         add("env", self.tr("Environment"), env, self.tr("Variables of these replicas, over the program's; one a line."))
 
     def show_pools(self, pools: Sequence[Pool], hosts: Sequence[str]) -> None:
-        """Shows what these pools have in common."""
+        """Shows the common values of pools."""
         self.hosts.set_offered(hosts)
         self.pool.rows["name"].setVisible(len(pools) == 1)
         for group in self.groups:

@@ -1,4 +1,4 @@
-"""What every replica runs, and how the run ends."""
+"""Settings of the program in the inspector."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_COMMAND = ("command", "tf_master_name")
 
 
 class ProgramGroup(QWidget):
-    """Four groups: the program, its surroundings, what survives a failure, and its end."""
+    """Four groups: the program, its environment, failures, and the end of the run."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class ProgramGroup(QWidget):
         add("tf_master_name", self.tr("Chief in TF_CONFIG"), master, self.tr("What TF_CONFIG calls the chief."))
 
     def show_program(self, program: Program) -> None:
-        """Shows a program, with the keys of its launcher and those that are set although they are not."""
+        """Shows a program: the keys of its launcher, and keys of the other one that are set."""
         hidden = OF_COMMAND if program.launcher is Launcher.TORCH else OF_TORCH
         for group in self.groups:
             for key, row in group.rows.items():

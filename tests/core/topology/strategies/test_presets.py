@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from torchyard_core.errors import UsageError
-from torchyard_core.topology.checks.pools import check
 from torchyard_core.topology.checks.strategy import check_strategy
 from torchyard_core.topology.document.edits import add_replicas, empty_topology, set_strategy
+from torchyard_core.topology.file import check_topology
 from torchyard_core.topology.machine_types import machine
 from torchyard_core.topology.model import Role, StrategyKind, Topology
 from torchyard_core.topology.strategies.presets import (
@@ -69,7 +69,7 @@ def test_settings_of_the_strategy_before_are_gone_and_groups_fit_the_workers() -
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_preset_is_a_whole_topology_without_errors(key: str) -> None:
-    assert [problem for problem in check(preset_topology(key)) if problem.severity == "error"] == []
+    assert [problem for problem in check_topology(preset_topology(key)) if problem.severity == "error"] == []
     assert preset(key).group in GROUPS
     assert preset(key).title
     assert preset(key).sentence.endswith(".")
