@@ -15,7 +15,7 @@ import pytest
 
 from tests.end_to_end.running import REPOSITORY, kill_keepers, log_of, programs_on, run, started, topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import Launch
@@ -108,7 +108,7 @@ def test_a_launch_taken_back_at_any_step_leaves_nothing(
     desktop: Desktop, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, answered: bool
 ) -> None:
     home = Home(desktop.home)
-    settings = Settings(home, home.fleet_file, False)
+    settings = CommandContext(home, home.fleet_file, False)
     source = read_topology(on_three_hosts(tmp_path / "long", SLEEPING))
     assert source.topology is not None
     call = Link.call
@@ -241,7 +241,7 @@ def test_a_reader_who_has_enough_ends_the_following_and_not_the_run(
 
     assert following.wait(30) == 1
     said = following.stderr.read()
-    assert "Nobody reads this output any more. Run" in said
+    assert "The reader of this output has gone. Run" in said
     assert "Traceback" not in said
     assert json.loads(desktop.torchyard("runs", "show", "last", "--json").stdout)["state"] == "running"
     assert desktop.torchyard("runs", "stop", "last").returncode == 0

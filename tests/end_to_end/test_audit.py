@@ -15,7 +15,7 @@ import pytest
 from tests.end_to_end.running import topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_agent import __version__
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
 
@@ -139,6 +139,6 @@ def test_a_launch_that_is_taken_back_is_told(desktop: Desktop, lab3: Lab) -> Non
 def linked(desktop: Desktop, name: str, *, install: bool = False) -> Iterator[Link]:
     """A conversation with the daemon of a host, as a desktop has it."""
     home = Home(desktop.home)
-    known = Settings(home, home.fleet_file, False)
+    known = CommandContext(home, home.fleet_file, False)
     with known.fleet(known.inventory().hosts) as fleet:
         yield fleet.link(name, install=install)

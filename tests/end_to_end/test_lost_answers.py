@@ -20,7 +20,7 @@ from torchyard_core.app.launch_run import BookingOptions, LaunchRun
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.errors import Unreachable
 from torchyard_core.fleet.daemon_client import Link
@@ -73,7 +73,7 @@ def live(store: BookingStore) -> tuple[Booking, ...]:
 def launch_here(desktop: Desktop, file: Path) -> None:
     """As `run FILE --book 4h --detach` in this process, whose links a test can reach for."""
     home = Home(desktop.home)
-    chosen = Settings(home, home.fleet_file, False)
+    chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)
     booking = BookingOptions(timedelta(hours=4))
     with chosen.fleet(chosen.inventory().hosts) as fleet, counting_interrupts() as interrupts:

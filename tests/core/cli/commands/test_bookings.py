@@ -317,7 +317,7 @@ def test_who_does_not_use_a_booking_is_warned_before_it_frees_itself(kim: Deskto
     store.close()
     told = torchyard(kim, "status").stderr
     frees_at = (start + timedelta(minutes=10)).astimezone(ZoneInfo("Europe/Berlin"))
-    assert "Nobody uses your booking; it frees itself at " in told
+    assert "Your booking is idle and will be released at " in told
     assert f"{frees_at:%H:%M}: {booked['id']}" in told
     assert [one["id"] for one in answer(kim, "bookings", "list")] == [booked["id"]]
 
