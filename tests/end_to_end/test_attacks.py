@@ -1,4 +1,4 @@
-"""What should not happen and does: desktops and keepers killed, Ctrl-C at the worst moment, nonsense on sockets."""
+"""Killed desktops and keepers, Ctrl-C at any moment, and garbage on sockets."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def talk(host: LabHost, script: str, run_id: str = "") -> Any:
-    """What a script on a host prints as JSON that has a socket of ours to talk to."""
+    """Runs a script on a host with a path of a socket; returns its output, parsed as JSON."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)

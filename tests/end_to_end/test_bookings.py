@@ -1,4 +1,4 @@
-"""Two persons with a desktop each, one fleet, one calendar: launches obey it."""
+"""Launches of two users on one fleet obey their shared calendar."""
 
 from __future__ import annotations
 

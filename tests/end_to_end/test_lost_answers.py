@@ -1,4 +1,4 @@
-"""Answers that are lost: of a primary that was asked to start a run, and of one that nobody can ask how it goes on."""
+"""Lost answers of a primary: to the start of a run, and during the run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def of_kim(desktop: Desktop, calendar: str) -> Desktop:
 
 
 def sleeping(folder: Path, *hosts: str) -> Path:
-    """A worker with a GPU on each host, for a long time."""
+    """A topology with a worker on a GPU of each host, which sleeps."""
     pools = "".join(
         f"  - {{name: on-{host}, role: worker, replicas: 1, gpus: 1, hosts: [{host}]}}\n" for host in hosts or ["gpu-a"]
     )
@@ -66,12 +66,12 @@ def sleeping(folder: Path, *hosts: str) -> Path:
 
 
 def live(store: BookingStore) -> tuple[Booking, ...]:
-    """What holds GPUs, or is to hold them soon."""
+    """Bookings that hold GPUs within the next hours."""
     return store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=5), live=True)
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """As `run FILE --book 4h --detach` in this process, whose links a test can reach for."""
+    """`run FILE --book 4h --detach` in this process, so that a test can patch its links."""
     home = Home(desktop.home)
     chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)

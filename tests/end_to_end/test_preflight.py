@@ -1,4 +1,4 @@
-"""The checklist of a launch on real hosts: what is wrong with one is seen, named, and told with a way out."""
+"""Preflight checks on real hosts: each fault is found and named, with a hint."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def succeeded(outcome: Outcome) -> Outcome:
 
 @contextmanager
 def program(host: LabHost, *argv: str) -> Iterator[int]:
-    """A program that prints its PID on the host, and is ended there."""
+    """A program on the host that prints its PID; it is ended afterwards."""
     process = host.start(argv)
     assert process.stdout is not None
     pid = int(process.stdout.readline())

@@ -1,4 +1,4 @@
-"""The ways to a host: jumps, commands, included configuration, other names for keys, shared bastions."""
+"""Routes to a host: jumps, proxy commands, included configuration, key aliases, shared bastions."""
 
 from __future__ import annotations
 

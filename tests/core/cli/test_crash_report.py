@@ -1,4 +1,4 @@
-"""What nobody has foreseen, and the surroundings in which programs are started: never a traceback."""
+"""Unexpected exceptions and unusual environments of the command: never a traceback."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_error_that_nobody_thought_of_is_a_sentence(
 def test_a_broken_pipe_to_another_program_is_no_reader_who_has_gone(
     make_desktop: MakeDesktop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """click ends a command at any broken pipe, with nothing on stdout and stderr."""
+    """click ends a command silently at any broken pipe."""
 
     def break_down(chosen: CommandContext) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")

@@ -24,12 +24,12 @@ MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
 TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
 MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
-"""Of the week after the next: the command has no other clock than the machine's, and books nothing that is past."""
+"""A Tuesday in the week after the next, since the command uses the machine's clock and books no past time."""
 TUESDAY = MONDAY + timedelta(days=1)
 
 
 def utc(clock: str, zone: str = "Europe/Berlin", *, days: int = 0) -> str:
-    """What a time of that Tuesday, or of so many days later, is as commands answer it."""
+    """A time of that Tuesday, or so many days later, as commands print it."""
     local = datetime.combine(TUESDAY + timedelta(days=days), time.fromisoformat(clock), ZoneInfo(zone))
     return f"{local.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -60,7 +60,7 @@ def kim(make_desktop: MakeDesktop) -> Desktop:
 
 
 def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """The error of a command, as JSON; nothing is booked by it."""
+    """The error of a command as JSON; asserts that nothing was booked."""
     before = answer(desktop, "bookings", "list", "--all")
     error: dict[str, Any] = json.loads(torchyard(desktop, *arguments, "--json", code=code).stdout)["error"]
     assert answer(desktop, "bookings", "list", "--all") == before
@@ -68,7 +68,7 @@ def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
 
 
 def proposed(told: str) -> list[str]:
-    """The arguments of the command that a refusal ends with."""
+    """The arguments of the command at the end of a refusal."""
     return shlex.split(told[told.index("`torchyard ") + len("`torchyard ") : told.rindex("`")])
 
 

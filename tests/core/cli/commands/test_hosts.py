@@ -1,4 +1,4 @@
-"""`torchyard hosts`: the inventory on the command line, and each state that `hosts check` tells."""
+"""`torchyard hosts`: changes of the fleet file, and each state that `hosts check` reports."""
 
 from __future__ import annotations
 
