@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from torchyard_core.topology.file import TopologyFile
 
 
+FILE = typer.Argument(metavar="FILE", help="The topology file; - reads it from stdin.", show_default=False)
+SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
+
+
 def text_of(file: Path) -> tuple[str, str]:
     """(text, name for messages). Raises FileProblem."""
     from torchyard_core.yaml_io.yaml_file import MAX_BYTES, read_text

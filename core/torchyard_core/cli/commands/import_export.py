@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchyard_core.cli.commands.validate import FILE, SET
-from torchyard_core.cli.file_arguments import text_of, topology_of
+from torchyard_core.cli.file_arguments import FILE, SET, text_of, topology_of
 from torchyard_core.cli.output import Json, print_document, print_json, remark
 from torchyard_core.errors import UsageError
 

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from torchyard_core.cli.commands.validate import FILE, SET
 from torchyard_core.cli.context import command_context
-from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.file_arguments import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchyard_core.cli.commands.validate import FILE
 from torchyard_core.cli.context import CommandContext, command_context
-from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.file_arguments import FILE, topology_of
 from torchyard_core.cli.interrupts import Interrupts, ask, counting_interrupts, raising_interrupts
 from torchyard_core.cli.output import Json, discard_output, remark, say
 from torchyard_core.cli.run_lookup import history_of, record_end

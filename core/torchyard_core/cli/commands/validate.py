@@ -8,11 +8,8 @@ from typing import Annotated
 import typer
 
 from torchyard_core.cli.context import command_context
-from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.file_arguments import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say
-
-FILE = typer.Argument(metavar="FILE", help="The topology file; - reads it from stdin.", show_default=False)
-SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
 
 
 def validate(
