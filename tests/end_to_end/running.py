@@ -110,14 +110,16 @@ def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
     while not condition():
         answered = time.monotonic()
         assert answered < deadline, f"waited {within_s} s in vain"
-        # Who asks by running a command leaves the machine to what it waits for as long as that took.
+        # A condition that runs a command must not take all of the CPU.
         time.sleep(max(0.05, answered - asked))
         asked = time.monotonic()
 
 
 def only(look: Callable[[], Sequence[Found]]) -> Found:
-    """What `look` finds, once that is one. A process that was forked has its parent's command line and name until it
-    becomes something else: for a moment two look the same."""
+    """The only item of `look()`, once there is exactly one.
+
+    A forked process has its parent's command line until it executes its program, so that both match for a moment.
+    """
     found: list[Found] = []
 
     def is_one() -> bool:

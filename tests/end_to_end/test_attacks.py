@@ -145,7 +145,7 @@ def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, l
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "keeper_died"
-    # Nobody has asked gpu-b anything since.
+    # gpu-b has received no request since.
     wait_until(lambda: not programs_on(lab3))
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "failed"
@@ -202,7 +202,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
 
     for process in stopping:
         output, errors = process.communicate(timeout=60)
-        # Whoever comes too late hears that it is over.
+        # Later requests are told that the run is over.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)

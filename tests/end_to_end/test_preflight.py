@@ -189,7 +189,7 @@ def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab,
     wait_until(lambda: sum("sleep(600)" in line for line in programs_on(lab3)) >= 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The daemon first: nobody is left to clear up after the keeper.
+    # The daemon first, so that nothing cleans up after the keeper.
     for pattern in (["-x", "torchyard-agent"], ["-f", "torchyard_agent.keeper.main"]):
         pids = host.exec(["pgrep", *pattern], check=True).stdout.split()
         host.exec(["sh", "-c", f"kill -KILL {' '.join(pids)}"], check=True)

@@ -56,9 +56,9 @@ def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str |
 
 
 def daemons_on(host: LabHost) -> list[int]:
-    """Process IDs of Torchyard's daemons on a host: its first process's children, for all others hang on a login.
+    """Process IDs of Torchyard's daemons on a host: children of its first process; all others belong to a login.
 
-    A login's process that has just made a daemon may be a child of the first for a moment, once its login is over.
+    A process that has just forked a daemon may be a child of the first for a moment, after its login has ended.
     """
     found: list[int] = []
     for _ in range(100):

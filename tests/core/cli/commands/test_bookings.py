@@ -293,7 +293,7 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
 
-    # Nor is what is taken back or given up before its end left to nobody.
+    # GPUs that are cancelled or released early go to the waitlist, too.
     both = ["gpu-a:*", "gpu-b:*"]
     for given_up in (["cancel"], ["change", "--to", "+2d"]):
         held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
@@ -455,7 +455,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
     with cluster() as server:
         desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
         unknown = with_fleet(make_desktop(), bookings_url=server.url("lee", "team"))
-        # Whoever only books has a copy of what the calendar was like then.
+        # A desktop that only books has a copy of the calendar of that time.
         booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
         server.stop()
 
