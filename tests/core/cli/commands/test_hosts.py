@@ -59,9 +59,7 @@ def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
     assert listed[1].items() >= (entry | {"checked_at": None, "cpus": None, "gpus": []}).items()
     assert "lee@192.0.2.1:2222" in torchyard(desktop, "hosts", "list").stdout
 
-    assert (
-        "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr
-    )  # asks, without a terminal
+    assert "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr  # asks, without a terminal
     torchyard(desktop, "hosts", "remove", "gpu-a", "-y")
     assert [host["name"] for host in answer(desktop, "hosts", "list")] == ["this-computer"]
 
