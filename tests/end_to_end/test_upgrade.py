@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torchyard_core.launch.checking import Ground
+from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.preflight import Check
 
 from tests.end_to_end.running import REPOSITORY, log_of, only, programs_on, topology, wait_until

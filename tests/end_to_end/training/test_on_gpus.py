@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.running import DIGITS, events_of, log_of, logs_of, programs_on, run, started, topology, wait_until
-from tests.end_to_end.test_strategies import GENTLEST, TOGETHER, accuracies
+from tests.end_to_end.training.test_strategies import GENTLEST, TOGETHER, accuracies
 from tests.lab import Desktop, Lab
 
 pytestmark = [

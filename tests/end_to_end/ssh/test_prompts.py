@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.logins import Asked, connected, says, sessions, write_config
 from tests.end_to_end.running import wait_until
+from tests.end_to_end.ssh.logins import Asked, connected, says, sessions, write_config
 from tests.end_to_end.terminals import terminal
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.example_runs import Place, View, assert_shown, launch
 from tests.end_to_end.running import REPOSITORY, logs_of, nothing_but, programs_on, wait_until
+from tests.end_to_end.training.example_runs import Place, View, assert_shown, launch
 from tests.lab import Desktop, Lab, LabUnavailable
 from tests.lab_fixtures import unavailable
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.end_to_end.example_runs import (
+from tests.end_to_end.running import REPOSITORY
+from tests.end_to_end.training.example_runs import (
     EXAMPLES,
     TENSORFLOW,
     Place,
@@ -22,7 +23,6 @@ from tests.end_to_end.example_runs import (
     name_of,
     uses_tensorflow,
 )
-from tests.end_to_end.running import REPOSITORY
 from tests.lab import Desktop, LabUnavailable
 from tests.lab.commands import Commands
 from tests.lab_fixtures import LabFactory, unavailable

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.logins import connected, desktop_address, hide_from, says, sessions, write_config
 from tests.end_to_end.running import started, topology, wait_until
+from tests.end_to_end.ssh.logins import connected, desktop_address, hide_from, says, sessions, write_config
 from tests.lab import Desktop, Lab
 from tests.lab_fixtures import LabFactory
 from torchyard_core.errors import KeyUnknown, Unreachable

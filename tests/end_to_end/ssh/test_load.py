@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.logins import connected, desktop_address, half_open, hide_from, says, sessions, write_config
 from tests.end_to_end.running import wait_until
+from tests.end_to_end.ssh.logins import connected, desktop_address, half_open, hide_from, says, sessions, write_config
 from tests.lab import HostSpec, Lab, LabHost
 from tests.lab_fixtures import LabFactory
 from torchyard_core.errors import HostError, Unreachable
