@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torchyard_core.launch.planning import Ground
-from torchyard_core.launch.preflight import Check
 
 from tests.end_to_end.running import REPOSITORY, log_of, only, programs_on, topology, wait_until
 from tests.faults.runs import Team
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_agent import __version__ as OURS
 from torchyard_core.background_thread import in_background
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.planning import Ground
 
 pytestmark = pytest.mark.lab
 
@@ -255,7 +255,7 @@ def test_a_launch_goes_on_while_its_hosts_are_upgraded(
             time.sleep(0.05)
         return []
 
-    monkeypatch.setattr("torchyard_core.launch.start.check_ways", upgrade_meanwhile)
+    monkeypatch.setattr("torchyard_core.launch.launch.check_ways", upgrade_meanwhile)
     try:
         run = team.launch(team.topology("print('done')"))
         upgrading[0].result(60)
