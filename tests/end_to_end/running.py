@@ -1,4 +1,4 @@
-"""Runs as a user starts them, with their events read back."""
+"""Starts runs with the command and reads their events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `torchyard run --json` said, and how it ended."""
+    """The events and exit code of `torchyard run --json`."""
 
     code: int
     events: list[Event]
@@ -58,14 +58,14 @@ def run(desktop: Desktop, file: Path, *options: str, env: dict[str, str] | None 
 
 
 def log_of(desktop: Desktop, run_id: str, replica: str) -> str:
-    """All that a replica printed."""
+    """The complete log of a replica."""
     done = desktop.torchyard("runs", "logs", run_id, "--replica", replica)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
-    """All that each replica printed, by its name."""
+    """The complete logs, by replica."""
     done = desktop.torchyard("runs", "logs", run_id, "--json")
     assert done.returncode == 0, done.stderr
     logs: dict[str, str] = defaultdict(str)
@@ -85,12 +85,12 @@ def topology(folder: Path, text: str, **scripts: str) -> Path:
 
 
 def nothing_but(*variables: str) -> str:
-    """A setup line that takes every other variable away from the program that comes after it."""
+    """A setup line that removes all other environment variables of the program."""
     return f"unset $(compgen -e | grep -vxE '{'|'.join(variables)}')"
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
-    """The first event of this kind, with these values, that a running `run --json` says."""
+    """The first event of this kind and with these values of a running `run --json`."""
     for event in events_of(process):
         if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
             return event
@@ -104,8 +104,10 @@ def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
 
 
 def only(look: Callable[[], Sequence[Found]]) -> Found:
-    """What `look` finds, once that is one. A process that was forked has its parent's command line and name until it
-    becomes something else: for a moment two look the same."""
+    """The only item of `look()`, once there is exactly one.
+
+    A forked process has its parent's command line until it executes its program, so that both match for a moment.
+    """
     found: list[Found] = []
 
     def is_one() -> bool:
@@ -117,7 +119,7 @@ def only(look: Callable[[], Sequence[Found]]) -> Found:
 
 
 def programs_on(lab: Lab) -> list[str]:
-    """Command lines of what runs on the lab's hosts, but for their own sshd and Torchyard's daemon."""
+    """Command lines of processes on the lab's hosts, without sshd and Torchyard's daemon."""
     found = []
     for host in lab.hosts:
         for _, argv in host.processes():

@@ -1,4 +1,4 @@
-"""Commands on a terminal, and what they show there."""
+"""Runs commands on a pseudo-terminal and reads their output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pathlib import Path
 from tests.lab import Desktop
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*(?:[a-zA-Z]|\Z)|\Z)")
-"""What colours and moves; one at the end may not have come whole yet."""
+"""Escape sequences; the last one may be incomplete."""
 
 
 class Terminal:
-    """A terminal with a command in it, and all that it has shown."""
+    """A pseudo-terminal with a command, and its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int):
         self.process = process
@@ -32,7 +32,7 @@ class Terminal:
 
     @property
     def everything(self) -> str:
-        """All that came, escapes included."""
+        """The output, escape sequences included."""
         return self._text
 
     @property
@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def read_until(self, words: str, after: int = 0, within_s: float = 60.0) -> int:
-        """Where `words` end in what is shown after position `after`."""
+        """Waits for `words` in the output after position `after`; returns their end."""
         deadline = time.monotonic() + within_s
         while (found := self.shown.find(words, after)) < 0:
             assert time.monotonic() < deadline, f"waited for {words!r} in vain; shown:\n{self.shown}"
@@ -51,7 +51,7 @@ class Terminal:
         return found + len(words)
 
     def read_to_the_end(self, within_s: float = 60.0) -> int:
-        """The exit code, once the command has left."""
+        """Waits for the command's end; returns its exit code."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown
@@ -61,7 +61,7 @@ class Terminal:
         return self.process.returncode
 
     def _read(self, timeout_s: float) -> bool:
-        """Whether there was something."""
+        """Reads available output; whether there was any."""
         if not select.select([self._master], [], [], timeout_s)[0]:
             return False
         try:
@@ -95,5 +95,5 @@ def terminal(desktop: Desktop, *arguments: str | Path) -> Iterator[Terminal]:
 
 
 def take_terminal() -> None:
-    """Makes the terminal the new session's own, so that Ctrl-C in it is a signal."""
+    """Makes the terminal the controlling terminal of the new session, so that Ctrl-C sends SIGINT."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,4 +1,4 @@
-"""What should not happen and does: desktops and keepers killed, Ctrl-C at the worst moment, nonsense on sockets."""
+"""Killed desktops and keepers, Ctrl-C at any moment, and garbage on sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.end_to_end.running import REPOSITORY, kill_keepers, log_of, programs_on, run, started, topology
 from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import Launch
@@ -91,7 +91,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def talk(host: LabHost, script: str, run_id: str = "") -> Any:
-    """What a script on a host prints as JSON that has a socket of ours to talk to."""
+    """Runs a script on a host with a path of a socket; returns its output, parsed as JSON."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -109,7 +109,7 @@ def test_a_launch_taken_back_at_any_step_leaves_nothing(
     desktop: Desktop, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, answered: bool
 ) -> None:
     home = Home(desktop.home)
-    settings = Settings(home, home.fleet_file, False)
+    settings = CommandContext(home, home.fleet_file, False)
     source = read_topology(on_three_hosts(tmp_path / "long", SLEEPING))
     assert source.topology is not None
     call = Link.call
@@ -146,7 +146,7 @@ def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, l
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "keeper_died"
-    # Nobody has asked gpu-b anything since.
+    # gpu-b has received no request since.
     wait_until(lambda: not programs_on(lab3))
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "failed"
@@ -203,7 +203,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
 
     for process in stopping:
         output, errors = process.communicate(timeout=60)
-        # Whoever comes too late hears that it is over.
+        # Later requests are told that the run is over.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)
@@ -242,7 +242,7 @@ def test_a_reader_who_has_enough_ends_the_following_and_not_the_run(
 
     assert following.wait(30) == 1
     said = following.stderr.read()
-    assert "Nobody reads this output any more. Run" in said
+    assert "The reader of this output has gone. Run" in said
     assert "Traceback" not in said
     assert json.loads(desktop.torchyard("runs", "show", "last", "--json").stdout)["state"] == "running"
     assert desktop.torchyard("runs", "stop", "last").returncode == 0

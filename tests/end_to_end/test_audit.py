@@ -1,4 +1,4 @@
-"""Who did what, from which desktop: in a run's journal, in `runs show`, and in the host's audit."""
+"""Attribution of acts to users and desktops: in a run's journal, in `runs show`, and in the host's audit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.end_to_end.running import topology
 from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
 from torchyard_agent import __version__
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
 
@@ -138,8 +138,8 @@ def test_a_launch_that_is_taken_back_is_told(desktop: Desktop, lab3: Lab) -> Non
 
 @contextmanager
 def linked(desktop: Desktop, name: str, *, install: bool = False) -> Iterator[Link]:
-    """A conversation with the daemon of a host, as a desktop has it."""
+    """A desktop's connection to the daemon of a host."""
     home = Home(desktop.home)
-    known = Settings(home, home.fleet_file, False)
+    known = CommandContext(home, home.fleet_file, False)
     with known.fleet(known.inventory().hosts) as fleet:
         yield fleet.link(name, install=install)

@@ -1,4 +1,4 @@
-"""What users get wrong, and what hosts do: a sentence with what, where and what to do; nothing is left half-done."""
+"""Errors of users and hosts: each message names what, where and the next step, and nothing is left half-done."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TORCH = """
 
 
 def refused(outcome: Outcome, code: int, *said: str) -> None:
-    """The command ended with `code`, the sentence holds all of `said`, and there is something to do about it."""
+    """Asserts the exit code, that the message contains all of `said`, and that it has a hint."""
     assert outcome.code == code, (outcome.code, outcome.stderr)
     sentence = " ".join([outcome.error["message"], outcome.error["hint"]])
     for words in said:

@@ -1,4 +1,4 @@
-"""Two persons with a desktop each, one fleet, one calendar: launches obey it."""
+"""Launches of two users on one fleet obey their shared calendar."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_boo
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # What nobody had booked may be taken since: it is said, and the run begins.
+        # GPUs without a booking may be taken by now: the run starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]

@@ -1,4 +1,4 @@
-"""How runs end: stopped without a trace, and seen again by a command line that was not there when they began."""
+"""Ends of runs: stopped completely, and shown by a command that started later."""
 
 from __future__ import annotations
 

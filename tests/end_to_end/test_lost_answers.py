@@ -1,4 +1,4 @@
-"""Answers that are lost: of a primary that was asked to start a run, and of one that nobody can ask how it goes on."""
+"""Lost answers of a primary: to the start of a run, and during the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchyard_core.app.launch_run import BookingOptions, LaunchRun
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.errors import Unreachable
 from torchyard_core.fleet.daemon_client import Link
@@ -58,7 +58,7 @@ def of_kim(desktop: Desktop, calendar: str) -> Desktop:
 
 
 def sleeping(folder: Path, *hosts: str) -> Path:
-    """A worker with a GPU on each host, for a long time."""
+    """A topology with a worker on a GPU of each host, which sleeps."""
     pools = "".join(
         f"  - {{name: on-{host}, role: worker, replicas: 1, gpus: 1, hosts: [{host}]}}\n" for host in hosts or ["gpu-a"]
     )
@@ -67,14 +67,14 @@ def sleeping(folder: Path, *hosts: str) -> Path:
 
 
 def live(store: BookingStore) -> tuple[Booking, ...]:
-    """What holds GPUs, or is to hold them soon."""
+    """Bookings that hold GPUs within the next hours."""
     return store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=5), live=True)
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """As `run FILE --book 4h --detach` in this process, whose links a test can reach for."""
+    """`run FILE --book 4h --detach` in this process, so that a test can patch its links."""
     home = Home(desktop.home)
-    chosen = Settings(home, home.fleet_file, False)
+    chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)
     booking = BookingOptions(timedelta(hours=4))
     with chosen.fleet(chosen.inventory().hosts) as fleet, counting_interrupts() as interrupts:

@@ -1,4 +1,4 @@
-"""The checklist of a launch on real hosts: what is wrong with one is seen, named, and told with a way out."""
+"""Preflight checks on real hosts: each fault is found and named, with a hint."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def succeeded(outcome: Outcome) -> Outcome:
 
 @contextmanager
 def program(host: LabHost, *argv: str) -> Iterator[int]:
-    """A program that prints its PID on the host, and is ended there."""
+    """A program on the host that prints its PID; it is ended afterwards."""
     process = host.start(argv)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -190,7 +190,7 @@ def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab,
     wait_until(lambda: sum("sleep(600)" in line for line in programs_on(lab3)) >= 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The daemon first: nobody is left to clear up after the keeper.
+    # The daemon first, so that nothing cleans up after the keeper.
     for pattern in (["-x", "torchyard-agent"], ["-f", "torchyard_agent.keeper.main"]):
         pids = host.exec(["pgrep", *pattern], check=True).stdout.split()
         host.exec(["sh", "-c", f"kill -KILL {' '.join(pids)}"], check=True)

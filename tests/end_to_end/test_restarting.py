@@ -1,4 +1,4 @@
-"""Checkpoints on their way between hosts, and runs that go on from them: three hosts, real keepers, real SSH."""
+"""Replication of checkpoints between three hosts, and runs that resume from them."""
 
 from __future__ import annotations
 

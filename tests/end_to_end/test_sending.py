@@ -1,4 +1,4 @@
-"""The working folder on its way to real hosts: only what is new moves, whatever breaks on the way."""
+"""Upload of the working folder: only new content is sent, also after interruptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CAT = """
 MB = 1_000_000
 MANY = 24
 A_PART, THEN_SLOWLY = "6mb", "2mbit"
-"""What a link lets through at once, and at what rate the rest: nobody is so late that all of it was sent."""
+"""Burst and rate of a slow link, so that a test can interrupt an upload in time."""
 
 
 def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
@@ -42,7 +42,7 @@ def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
 
 
 def folder_with_many(folder: Path) -> Path:
-    """A topology for one rank, with files of a megabyte beside it that a slow link takes minutes for."""
+    """A topology for one rank, with files whose upload takes minutes over a slow link."""
     file = folder_with(folder, 1)
     for number in range(MANY):
         (folder / f"data-{number}.bin").write_bytes(random.Random(number).randbytes(MB))
@@ -75,7 +75,7 @@ def received(hosts: list[LabHost]) -> int:
 
 
 def sending_to(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
-    """A launch that has sent a part of the folder, and how far it was."""
+    """A launch that has sent a part of the folder, and the part."""
     process = desktop.start("run", file, "--json")
     for event in events_of(process):
         if event.get("event") == "progress" and 0 < event["done"] < event["total"]:

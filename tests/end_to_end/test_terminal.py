@@ -1,4 +1,4 @@
-"""`torchyard run` on a terminal: what it asks there, and what the answers do."""
+"""`torchyard run` on a terminal: its questions and the effect of the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that nobody watches: gangs that start again, hosts that come and go, secrets that stay secret."""
+"""Runs without a desktop: restarts of gangs, lost and returning hosts, and secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of several versions, with runs that live meanwhile; and what housekeeping takes from a host."""
+"""Upgrades of agents with live runs, and garbage collection on hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchyard_core.launch.planning import Ground
 pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
-"""By then a daemon was asked to leave. On a machine that takes longer, the test says nothing."""
+"""Time within which a daemon is asked to exit; on a slower machine the test proves nothing."""
 UNTIL_TOLD = """
     import pathlib, sys, time
     number = 0
@@ -40,7 +40,7 @@ UNTIL_TOLD = """
 
 
 class Installation:
-    """Torchyard of another version: a desktop's command that brings an agent of its own."""
+    """An installation of another version, with an agent of its own."""
 
     def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
         """`changes`: text to replace, by module of the agent (`daemon_methods` for daemon/rpc_methods.py)."""
@@ -56,11 +56,11 @@ class Installation:
         self._env = {"PYTHONPATH": os.pathsep.join(map(str, (folder, REPOSITORY / "core")))}
 
     def says(self, *arguments: str | Path, code: int = 0, env: Mapping[str, str] | None = None) -> tuple[str, str]:
-        """(stdout, stderr) of its command."""
+        """Runs its command; returns (stdout, stderr)."""
         return says(self._desktop, *arguments, code=code, env={**self._env, **(env or {})})
 
     def launches(self, file: Path) -> str:
-        """The ID of a run that nobody follows."""
+        """Starts a detached run; returns its ID."""
         stdout, _ = self.says("run", file, "--detach", "--json")
         return str(json.loads(stdout.splitlines()[-1])["run_id"])
 
@@ -84,7 +84,7 @@ def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
 
 @pytest.fixture
 def until_told(tmp_path: Path) -> Path:
-    """A run on gpu-a and gpu-b whose replicas count until they are told to fail."""
+    """A run on gpu-a and gpu-b whose replicas count until a file makes them fail."""
     return topology(
         tmp_path / "counting",
         """
@@ -96,14 +96,14 @@ def until_told(tmp_path: Path) -> Path:
 
 
 def agent_on(desktop: Desktop, host: str = "gpu-a") -> dict[str, Any]:
-    """Version, archive and PID of the daemon there, by this installation's word."""
+    """Version, archive and PID of the daemon there, as this installation deploys it."""
     [found] = json.loads(says(desktop, "hosts", "check", host, "--json")[0])
     agent: dict[str, Any] = found["agent"]
     return agent
 
 
 def noted_on(host: LabHost, version: str) -> dict[str, Any]:
-    """What the daemon there says of itself, without anybody asking it; it does so once it is unpacked."""
+    """The state file that the daemon there writes after its start."""
     path = host.home / ".torchyard" / "hosts" / host.name / "agent.json"
     wait_until(lambda: path.exists() and json.loads(path.read_text())["version"] == version)
     found: dict[str, Any] = json.loads(path.read_text())
@@ -121,12 +121,12 @@ def keepers_on(host: LabHost) -> dict[int, str]:
 
 
 def keeper_on(host: LabHost) -> tuple[int, str]:
-    """PID and archive of the one keeper there."""
+    """PID and archive of the only keeper there."""
     return only(lambda: list(keepers_on(host).items()))
 
 
 def runs_on(lab: Lab) -> list[str]:
-    """What runs there beside daemons, those included that were started out of a newer archive than the desktop's."""
+    """Processes there without daemons, also without those of a newer archive than the desktop's."""
     return [line for line in programs_on(lab) if "__main__.py daemon" not in line]
 
 

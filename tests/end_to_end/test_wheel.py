@@ -1,4 +1,4 @@
-"""The package as it is published: what is in it, and a training with nothing but it."""
+"""The published package: its files, and a training run with it alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def built(what: str, source: Path, into: Path) -> Path:
-    """A distribution of the tree at `source`, made by the same hooks that pip and `build` call."""
+    """Builds a distribution of the tree at `source` with the hooks that pip and `build` call."""
     command = [sys.executable, "-c", BUILD, f"build_{what}", str(into)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ def built(what: str, source: Path, into: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that is built from the source distribution, as installers without a wheel build it."""
+    """The wheel that installers build from the source distribution."""
     folder = tmp_path_factory.mktemp("built")
     for name in BUILT_FROM:
         source = REPOSITORY / name
@@ -55,7 +55,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_every_file_of_every_package(wheel: Path) -> None:
-    """The package's files in the repository are the wheel's, byte for byte; none is missing and none is added."""
+    """The wheel has exactly the package's files of the repository, byte for byte."""
     wanted = {}
     for package, folder in PACKAGES.items():
         root = REPOSITORY / folder

@@ -13,7 +13,7 @@ from typing import Any
 from tests.end_to_end.running import Event, only, programs_on, topology
 from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import Launch
@@ -106,7 +106,7 @@ class Team:
         self._launched = 0
         home = Home(desktop.home)
         self._caches = home.caches
-        self._settings = Settings(home, home.fleet_file, False)
+        self._settings = CommandContext(home, home.fleet_file, False)
         self.fleet: Fleet = self._settings.fleet(self._settings.inventory().hosts)
 
     def impatient(self, **seconds: float) -> None:

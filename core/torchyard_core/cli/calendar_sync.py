@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchyard_core.booking.intervals import Interval, subtract
 from torchyard_core.booking.sync.cached_calendar import View, age
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.output import remark
 from torchyard_core.cli.views.booking_tables import booked_line
 from torchyard_core.errors import TorchyardError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 
-def sync_calendar(chosen: Settings, fleet: Fleet, calendar: Calendar | None = None) -> None:
+def sync_calendar(chosen: CommandContext, fleet: Fleet, calendar: Calendar | None = None) -> None:
     """Synchronises the calendar with the hosts that are connected, and prints what has changed.
 
     A failure is printed beside the answer and does not fail the command: the next desktop synchronises again.
@@ -42,21 +42,21 @@ def sync_calendar(chosen: Settings, fleet: Fleet, calendar: Calendar | None = No
         remark(f"torchyard: the calendar was not brought up to date: {type(error).__name__}: {error}")
 
 
-def _print_changes(chosen: Settings, store: BookingStore, done: CalendarSync) -> None:
+def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSync) -> None:
     slots, zone = store.slots(), chosen.zone()
     for one in done.run_ended:
         kept = "kept after the failure" if one.is_live else str(one.state)
         remark(f"Its run has ended, and the booking is {kept}: {booked_line(one, slots, zone)}.")
     for one in done.released:
-        remark(f"Freed, as it stayed idle: {one.owner}'s {booked_line(one, slots, zone)}.")
+        remark(f"Released because it was idle: {one.owner}'s {booked_line(one, slots, zone)}.")
     for one in done.served:
         remark(f"Booked for {one.owner}, who waited: {booked_line(one, slots, zone)}.")
     for one, frees_at in done.soon_idle:
         when = until(store.now(), frees_at, zone)
-        remark(f"Nobody uses your booking; it frees itself at {when}: {booked_line(one, slots, zone)}.")
+        remark(f"Your booking is idle and will be released at {when}: {booked_line(one, slots, zone)}.")
 
 
-def book_gpus(chosen: Settings, store: BookingStore) -> BookGpus:
+def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
     """Booking of this fleet's GPUs. A fleet file with errors is reported and adds none."""
     from torchyard_core.app.book_gpus import BookGpus
 
@@ -67,8 +67,8 @@ def book_gpus(chosen: Settings, store: BookingStore) -> BookGpus:
         return BookGpus(store)
 
 
-def tell_age(view: View, asked: Interval | None = None) -> None:
-    """Says beside the answer where it is not of now, and why; and where nothing is known of all that was asked for."""
+def print_age(view: View, asked: Interval | None = None) -> None:
+    """Prints that the answer is not current, and why, and which part of the time asked for is unknown."""
     if view.is_live:
         return
     known = age(view, datetime.now(UTC)) or "nothing of the calendar is known here"

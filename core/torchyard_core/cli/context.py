@@ -1,4 +1,4 @@
-"""What every command is given: where the user's files lie, and how to answer and to ask."""
+"""The context of a command: the user's files, the fleet, the calendar and confirmation."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The options before the command."""
+class CommandContext:
+    """The options before the command, and what they select."""
 
     home: Home
     fleet_file: Path
     yes: bool
     fleet_is_named: bool = False
-    """By an option: then it has to be there."""
+    """Given as an option, so that the file must exist."""
     opened: list[Calendar] = field(default_factory=list)
-    """The way to the bookings, once it was asked for."""
+    """The calendar, once a command has opened it."""
 
     @property
     def facts_file(self) -> Path:
-        """What was discovered about the hosts, beside the fleet file and never in it."""
+        """Discovered facts about the hosts, beside the fleet file."""
         return self.fleet_file.with_name("facts.json")
 
-    def own(self) -> UserSettings:
-        """What `settings.yaml` says. Raises FileProblem, UsageError."""
+    def user_settings(self) -> UserSettings:
+        """The user settings (`settings.yaml`). Raises FileProblem, UsageError."""
         return read_user_settings(self.home.settings_file)
 
     def calendar(self) -> Calendar:
-        """The way to the bookings, one for the whole command; its database is opened when it is asked for."""
+        """The calendar, one for the whole command; opens its database on first use."""
         from torchyard_core.booking.calendar_factory import calendar_of
 
         if not self.opened:
-            self.opened.append(calendar_of(self.home, self.own()))
+            self.opened.append(calendar_of(self.home, self.user_settings()))
         return self.opened[0]
 
     def close(self) -> None:
-        """At the end of a command: keeps what the bookings are like now, and lets go of their database."""
+        """Keeps a copy of the bookings and closes the database; called at the end of a command."""
         for calendar in self.opened:
             calendar.keep()
             for what in sorted(calendar.unreadable):
@@ -65,14 +65,14 @@ class Settings:
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
-        """The zone of the times that are written: of `--zone`, else of the settings, else this computer's."""
+        """Time zone of the user's times: `--zone`, else the settings', else this computer's. Raises Refused."""
         from torchyard_core.booking.calendar_factory import zone_for
         from torchyard_core.booking.time_parser import zone_of
 
-        return zone_of(named).key if named else zone_for(self.own())
+        return zone_of(named).key if named else zone_for(self.user_settings())
 
     def inventory(self) -> Inventory:
-        """The fleet file, without errors. Raises FileProblem, or TorchyardError with all that is wrong in it."""
+        """The fleet file. Raises FileProblem, or TorchyardError with all problems in it."""
         if self.fleet_is_named and not is_there(self.fleet_file):
             raise FileProblem(
                 f"{self.fleet_file}: there is no such file.",
@@ -82,12 +82,12 @@ class Settings:
         return read_fleet(self.fleet_file).usable()
 
     def known(self, inventory: Inventory) -> tuple[HostFacts, ...]:
-        """The fleet's hosts by what was found out before, without asking any."""
+        """The fleet's hosts as last discovered; asks none of them."""
         return planner_hosts(inventory.hosts, load_facts(self.facts_file))
 
     def fleet(self, hosts: Iterable[Host]) -> Fleet:
-        """These hosts, ready to be reached."""
-        from torchyard_core.fleet.fleet import Fleet  # paramiko takes a quarter of a second: only where it is needed
+        """A fleet of these hosts, not yet connected."""
+        from torchyard_core.fleet.fleet import Fleet  # imports paramiko, which takes a quarter of a second
 
         return Fleet(hosts, self.home.known_hosts, self.facts_file, terminal_questions(), remark)
 
@@ -98,7 +98,7 @@ class Settings:
         return Desktop(self.home, fleet, self.calendar(), self.zone())
 
     def confirm(self, question: str) -> bool:
-        """The user's answer, yes where `-y` was given. Raises UsageError where there is nobody to ask."""
+        """The user's answer; true with `-y`. Raises UsageError without a terminal to ask on."""
         if self.yes:
             return True
         if not sys.stdin.isatty():
@@ -111,8 +111,8 @@ class Settings:
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")]
 
 
-def settings(context: typer.Context, *, yes: bool = False) -> Settings:
-    """The settings that the main command left in `context`; `yes` is the command's own `-y`."""
-    found = context.find_object(Settings)
+def command_context(context: typer.Context, *, yes: bool = False) -> CommandContext:
+    """The context that the root command has set up; `yes` is the command's own `-y`."""
+    found = context.find_object(CommandContext)
     assert found is not None
     return replace(found, yes=found.yes or yes)

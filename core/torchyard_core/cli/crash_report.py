@@ -1,4 +1,4 @@
-"""The last resort: what no other place has foreseen becomes a sentence, and its details a file for who mends it."""
+"""Messages for unexpected exceptions, with the traceback in a file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ _HINTS = {
 
 
 def explained(error: Exception) -> TorchyardError:
-    """What went wrong and what to do; the traceback is written where the sentence says."""
+    """The error to print for an exception; its hint names the file that holds the traceback."""
     if isinstance(error, OSError) and error.errno in _HINTS:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         return TorchyardError(f"{where}{error.strerror}.", code="system", hint=_HINTS[error.errno])
-    said = str(error).strip().partition("\n")[0].rstrip(".")
-    what = f"{type(error).__name__}{f': {said}' if said else ''}"
-    return TorchyardError(
-        f"this is a fault in Torchyard itself: {what}.", code="fault", hint=_where_the_details_are(error)
-    )
+    first_line = str(error).strip().partition("\n")[0].rstrip(".")
+    what = f"{type(error).__name__}{f': {first_line}' if first_line else ''}"
+    return TorchyardError(f"this is a fault in Torchyard itself: {what}.", code="fault", hint=_write_traceback(error))
 
 
-def _where_the_details_are(error: Exception) -> str:
+def _write_traceback(error: Exception) -> str:
     try:
         descriptor, path = tempfile.mkstemp(prefix="torchyard-fault-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:

@@ -1,4 +1,4 @@
-"""Where the command begins: before anything heavy is imported, so that Ctrl-C is a sentence from the start."""
+"""The console script. Imports the command inside `main`, so that Ctrl-C during the import prints no traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 def main() -> None:
     """Runs the command."""
-    open_what_is_closed()
+    open_closed_streams()
     try:
         from torchyard_core.cli.root_command import main as run_command
 
@@ -18,9 +18,11 @@ def main() -> None:
         sys.exit(130)
 
 
-def open_what_is_closed() -> None:
-    """A program may be started without stdin, stdout or stderr (`<&-`). Files and sockets would then take their
-    numbers, and Python has None in their places: nothing is read or written there from now on."""
+def open_closed_streams() -> None:
+    """Opens /dev/null for each standard stream that is closed (`<&-`).
+
+    Otherwise files and sockets would get their descriptors, and `sys.stdin` and the others would be None.
+    """
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(lowest)

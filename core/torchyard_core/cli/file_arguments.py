@@ -1,4 +1,4 @@
-"""Documents that commands take: a file, or `-` for stdin."""
+"""Arguments that name a document: a file, or `-` for stdin."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from torchyard_core.topology.file import TopologyFile
 
 
+FILE = typer.Argument(metavar="FILE", help="The topology file; - reads it from stdin.", show_default=False)
+SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
+
+
 def text_of(file: Path) -> tuple[str, str]:
-    """(text, what people call it). Raises FileProblem."""
+    """(text, name for messages). Raises FileProblem."""
     from torchyard_core.yaml_io.yaml_file import MAX_BYTES, read_text
 
     if str(file) != "-":
@@ -29,7 +33,7 @@ def text_of(file: Path) -> tuple[str, str]:
 
 
 def topology_of(file: Path) -> TopologyFile:
-    """The topology in a file; what comes from stdin lies in the current folder. Raises FileProblem."""
+    """The topology in a file; one from stdin counts as in the current folder. Raises FileProblem."""
     from torchyard_core.topology.file import read_topology, topology_from_text
 
     if str(file) != "-":

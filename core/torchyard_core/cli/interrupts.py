@@ -1,4 +1,4 @@
-"""Ctrl-C, counted instead of raised: between two looks nothing is torn apart half-way."""
+"""Counts Ctrl-C instead of raising KeyboardInterrupt in the middle of an operation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from types import FrameType
 
 @dataclass
 class Interrupts:
-    """How often Ctrl-C was pressed, and what is to happen at once when it is."""
+    """The number of times that Ctrl-C was pressed, and what to call at once."""
 
     count: int = 0
     _at_once: Callable[[], None] | None = field(default=None, repr=False)
 
     def take(self) -> bool:
-        """Whether Ctrl-C was pressed since the last look."""
+        """Whether Ctrl-C was pressed since the last call."""
         pressed, self.count = self.count > 0, 0
         return pressed
 
     @contextmanager
     def calling(self, at_once: Callable[[], None]) -> Iterator[None]:
-        """Calls `at_once` on Ctrl-C meanwhile; at the beginning, where it was pressed before."""
+        """Calls `at_once` on Ctrl-C inside the block, and on entry if Ctrl-C was pressed before."""
         self._at_once = at_once
         if self.count:
             at_once()
@@ -36,7 +36,7 @@ class Interrupts:
             self._at_once = None
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The signal's handler."""
+        """Signal handler."""
         self.count += 1
         if self._at_once is not None:
             self._at_once()
@@ -44,7 +44,7 @@ class Interrupts:
 
 @contextmanager
 def counting_interrupts() -> Iterator[Interrupts]:
-    """Counts Ctrl-C instead of raising KeyboardInterrupt anywhere."""
+    """Counts Ctrl-C inside the block instead of raising KeyboardInterrupt."""
     interrupts = Interrupts()
     before = signal.signal(signal.SIGINT, interrupts.note)
     try:
@@ -55,7 +55,7 @@ def counting_interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt meanwhile, as a question at the terminal wants it."""
+    """Raises KeyboardInterrupt on Ctrl-C inside the block, as a question at the terminal needs."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -64,9 +64,9 @@ def raising_interrupts() -> Iterator[None]:
 
 
 def ask(question: str) -> str:
-    """A line from the terminal. Raises KeyboardInterrupt on Ctrl-C at whatever moment, and EOFError.
+    """A line from the terminal. Raises EOFError, and KeyboardInterrupt on Ctrl-C at any moment.
 
-    input() misses a Ctrl-C that comes between its words and its reading: it reads on, and nobody hears it.
+    input() misses a Ctrl-C that comes after its prompt and before it reads.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

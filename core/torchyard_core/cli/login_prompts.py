@@ -1,4 +1,4 @@
-"""What a login needs to know of the user, asked on the terminal: passphrases, passwords, one-time codes."""
+"""Terminal prompts for logins: passphrases, passwords, one-time codes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torchyard_core.text_sanitizer import printable
 
 
 def terminal_questions() -> Questions | None:
-    """Whoever sits at the terminal; None where there is none, and a login that needs an answer says so instead."""
+    """Prompts on the terminal; None without one, and then a login that needs an answer fails."""
     return TerminalQuestions() if sys.stdin.isatty() else None
 
 
 class TerminalQuestions:
-    """Asks on the terminal, whatever stdout and stderr are. Ctrl-D gives up; an empty line goes on without."""
+    """Asks on the terminal, wherever stdout goes. Ctrl-D refuses to answer; an empty line is an empty answer."""
 
     def ask(self, question: Question) -> str | None:
-        """The answer, never shown where it is hidden."""
-        with quiet_screen(), _echo_comes_back():
+        """The answer, typed without echo where the question is hidden; None after Ctrl-D."""
+        with quiet_screen(), _restored_terminal():
             if question.complaint:
                 remark(question.complaint)
             if question.instructions:
@@ -46,10 +46,10 @@ def _typed(words: str) -> str:
 
 
 @contextmanager
-def _echo_comes_back() -> Iterator[None]:
-    """Leaves the terminal as it was even if Ctrl-C ends the program: the thread that asks is not waited for."""
+def _restored_terminal() -> Iterator[None]:
+    """Restores the terminal even if Ctrl-C ends the program, which does not wait for the asking thread."""
     try:
-        import termios  # not there on Windows
+        import termios  # missing on Windows
 
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)

@@ -1,4 +1,4 @@
-"""The `torchyard` command: options that all commands share, and one group a noun."""
+"""The `torchyard` command: its commands, the options that they share, and its exit codes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from torchyard_core.cli.commands import (
     status,
     validate,
 )
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.crash_report import explained
-from torchyard_core.cli.output import advise_with, is_unread, leave_unread, print_error, write_whatever_comes
+from torchyard_core.cli.output import discard_output, escape_unencodable, is_unread, print_error, repeat_options
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
-    """All commands. click would end any command without a word at a broken pipe, be it to another program or of
-    ours."""
+    """All commands. Overrides click, which ends silently at any broken pipe, also one that is not the output."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -40,7 +39,7 @@ class Commands(TyperGroup):
         except BrokenPipeError as error:
             if not is_unread():
                 raise explained(error) from error
-            leave_unread()
+            discard_output()
             raise typer.Exit(1) from None
 
 
@@ -68,10 +67,10 @@ app.command("export")(import_export.export)
 app.add_typer(presets.app, name="presets")
 app.command("gui")(gui.gui)
 
-# click's own exceptions; newer typers bring a copy of click with them, so they are found from what typer exports.
+# click's exceptions, found through typer: newer versions of typer bring their own copy of click.
 WrongUsage: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C ended, as shells have it."""
+"""Exit status of a command that Ctrl-C ended, as in shells."""
 
 
 def _version(wanted: bool) -> None:
@@ -83,7 +82,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def settle(
+def set_up(
     context: typer.Context,
     home: Annotated[
         Path | None, typer.Option(help="Folder of your own files (default: $TORCHYARD_HOME, else the platform's).")
@@ -96,19 +95,20 @@ def settle(
 ) -> None:
     """Options before the command."""
     at = Home.at(home) if home else Home.default()
-    advise_with(home=home, fleet=fleet)
-    context.obj = Settings(at, expand_user(fleet) if fleet else at.fleet_file, yes, fleet_is_named=fleet is not None)
+    repeat_options(home=home, fleet=fleet)
+    fleet_file = expand_user(fleet) if fleet else at.fleet_file
+    context.obj = CommandContext(at, fleet_file, yes, fleet_is_named=fleet is not None)
     context.call_on_close(context.obj.close)
 
 
 def main() -> None:
-    """Runs the command; whatever goes wrong is a sentence and an exit code, never a traceback."""
+    """Runs the command. Each error becomes a sentence and an exit code, never a traceback."""
     as_json = "--json" in sys.argv
-    write_whatever_comes()
+    escape_unencodable()
     try:
         code = app(standalone_mode=False, prog_name="torchyard")
         if code == INTERRUPTED:
-            raise KeyboardInterrupt  # newer typers make this exit code of it; older ones an Abort
+            raise KeyboardInterrupt  # newer versions of typer return this exit code, older ones raise Abort
         sys.exit(code)
     except TorchyardError as error:
         print_error(error, as_json=as_json)
@@ -122,7 +122,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         print_error(TorchyardError("interrupted.", code="interrupted"), as_json=as_json)
         sys.exit(INTERRUPTED)
-    except Exception as error:  # the outermost edge: whatever it is becomes a sentence
+    except Exception as error:  # the outer edge of the program
         explanation = explained(error)
         print_error(explanation, as_json=as_json)
         sys.exit(explanation.exit_code)

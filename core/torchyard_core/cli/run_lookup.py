@@ -1,11 +1,11 @@
-"""Which run a command is about, and which hosts can be asked about it."""
+"""The run that a command names, its hosts, and this desktop's history."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from torchyard_core.app.run_links import links_of_run, reach
-from torchyard_core.cli.context import Settings
+from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.output import remark
 from torchyard_core.errors import AgentMissing, Unreachable, UsageError
 from torchyard_core.launch.runs.history import History, ending
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 
-def history_of(chosen: Settings) -> History:
-    """What this desktop launched."""
+def history_of(chosen: CommandContext) -> History:
+    """The runs that this desktop has launched."""
     return History(chosen.home.history)
 
 
-def note_end(history: History, ended: dict[str, Any]) -> None:
-    """Notes a run's last event in this desktop's history; a full disk here changes nothing about the run."""
+def record_end(history: History, ended: dict[str, Any]) -> None:
+    """Records a run's last event in this desktop's history; a disk error is only reported."""
     try:
         history.update(ended["run_id"], **ending(ended))
     except OSError as error:
         remark(f"the run's end could not be noted in this computer's history: {error.strerror}: {error.filename}")
 
 
-def find(chosen: Settings, fleet: Fleet, run_id: str) -> KnownRun:
-    """The run that `run_id` names (see `find_run`); the hosts are asked unless this desktop knows it exactly.
+def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
+    """The run that `run_id` names (see `find_run`). Asks the hosts unless this desktop has launched it.
 
-    Raises UsageError where there is none, or several; Unreachable where there is none on the hosts that answer.
+    Raises UsageError where no run or several match; Unreachable where no host that answers knows it.
     """
     history = history_of(chosen)
     own = [run for run in list_runs({}, history) if run.run_id == run_id and run.primary in fleet.hosts]

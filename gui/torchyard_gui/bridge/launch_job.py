@@ -1,4 +1,4 @@
-"""A launch under way, told to the window: each check as it is made, how far sending and starting are, and its end."""
+"""A launch in the window: runs the use case on a thread and reports checks, progress and the end as signals."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class LaunchJob(QObject):
     checked = Signal(object)
     """A Check."""
     progressed = Signal(str, object, object)
-    """(`reaching`, `looking`, `sending`, `preparing` or `starting`; how far; of how much)."""
+    """(step as in `Launch.on_progress`, done, total)."""
     asked = Signal(object)
-    """A launch.question.Question: the launch waits for `answer`, or for `cancel`."""
+    """A Question: the launch waits for `answer` or `cancel`."""
     started = Signal(str)
-    """The run's ID: it is on its way, and noted in this computer's history."""
+    """The ID of the run, which has started and is recorded in this computer's history."""
     failed = Signal(object)
     """A TorchyardError. Nothing is left on the hosts, unless its code is `start_unknown`: then the run may have begun,
-    and is noted in this computer's history."""
+    and is recorded as unconfirmed."""
     cancelled = Signal()
     """Nothing is left on the hosts."""
 
@@ -50,8 +50,11 @@ class LaunchJob(QObject):
         *,
         planned: PlannedTime | None = None,
     ):
-        """`name`: the run's; the topology's by default. `planned`: for when; a later one books, and the run starts by
-        itself then."""
+        """
+        Args:
+            name: The run's name; the topology's by default.
+            planned: When it is to start; a later time books the GPUs, and the run starts then without a desktop.
+        """
         super().__init__(parent)
         self._planned = planned or PlannedTime()
         self.source = source
@@ -66,17 +69,17 @@ class LaunchJob(QObject):
         self._answer = False
 
     def start(self) -> None:
-        """Begins, on a thread."""
+        """Starts the launch on a thread."""
         self._model.questions.begin()
         self._model.jobs.run(self._run, self._ended, lambda error: self._ended(error), owner=self)
 
     def answer(self, yes: bool) -> None:
-        """To what it asked."""
+        """Answers the question of `asked`."""
         self._answer = yes
         self._answered.set()
 
     def cancel(self) -> None:
-        """Takes the launch back; `cancelled` follows once nothing is left of it, `failed` where that is not known."""
+        """Takes the launch back. `cancelled` follows once nothing is left of it, `failed` where that is unknown."""
         self.is_cancelled = True
         self.answer(False)
         if self._launch is not None:
@@ -84,21 +87,21 @@ class LaunchJob(QObject):
         self._model.questions.hush()
 
     def close(self) -> None:
-        """As `cancel`, for a window that closes: nothing is told any more."""
+        """As `cancel`, without further signals; for a window that closes."""
         self.cancel()
         self.is_over = True
 
     # On the thread
 
-    def _tell(self, kind: str, *details: Any) -> None:
-        self._model.jobs.tell(self._told, kind, details)
+    def _emit(self, kind: str, *details: Any) -> None:
+        self._model.jobs.tell(self._receive, kind, details)
 
     def _ask(self, question: Question) -> bool:
-        """Waits until somebody has answered, or has cancelled the launch."""
+        """Waits for an answer or for the cancellation of the launch."""
         if not self.is_cancelled:
             self._answered.clear()
-            self._tell("asked", question)
-            if self.is_cancelled:  # meanwhile, on the other thread
+            self._emit("asked", question)
+            if self.is_cancelled:  # meanwhile, on the GUI thread
                 self._answered.set()
             self._answered.wait()
         return self._answer and not self.is_cancelled
@@ -141,14 +144,14 @@ class LaunchJob(QObject):
         from torchyard_core.app.launch_run import LaunchCallbacks
 
         return LaunchCallbacks(
-            on_check=lambda check: self._tell("check", self._with_remark(check)),
-            on_progress=lambda step, done, total: self._tell("progress", step, done, total),
-            on_unrecorded=lambda error: self._tell("check", _UNRECORDED),
+            on_check=lambda check: self._emit("check", self._with_remark(check)),
+            on_progress=lambda step, done, total: self._emit("progress", step, done, total),
+            on_unrecorded=lambda error: self._emit("check", _UNRECORDED),
             ask=self._ask,
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """A host's line says too where its agent is not this desktop's (what the command line says beside it)."""
+        """The check of a host, with the remark of its link, such as an agent of another version."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check
@@ -156,7 +159,7 @@ class LaunchJob(QObject):
 
     # In the GUI thread
 
-    def _told(self, kind: str, details: tuple[Any, ...]) -> None:
+    def _receive(self, kind: str, details: tuple[Any, ...]) -> None:
         if self.is_over:
             return
         if kind == "check":

@@ -1,4 +1,4 @@
-"""Commands as users run them, with what must hold for each: never a traceback, and JSON where it was asked for."""
+"""Runs commands and checks what holds for each: no traceback, and JSON with --json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchyard_core.cli.root_command import main
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed."""
+    """The output of a command."""
 
     stdout: str
     stderr: str
@@ -51,14 +51,14 @@ def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: st
 
 
 def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Any:
-    """What the command answers with `--json`."""
+    """The answer of the command with `--json`."""
     return json.loads(torchyard(desktop, *arguments, "--json", code=code, stdin=stdin).stdout)
 
 
 def daemons_on(host: LabHost) -> list[int]:
-    """Process IDs of Torchyard's daemons on a host: its first process's children, for all others hang on a login.
+    """Process IDs of Torchyard's daemons on a host: children of its first process; all others belong to a login.
 
-    A login's process that has just made a daemon may be a child of the first for a moment, once its login is over.
+    A process that has just forked a daemon may be a child of the first for a moment, after its login has ended.
     """
     found: list[int] = []
     for _ in range(100):

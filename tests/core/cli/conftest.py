@@ -1,4 +1,4 @@
-"""What tests of commands share: a real PostgreSQL for those about a team's calendar."""
+"""Fixtures of command tests: a PostgreSQL server for team calendars."""
 
 from __future__ import annotations
 

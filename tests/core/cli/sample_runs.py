@@ -1,4 +1,4 @@
-"""Small runs for tests of commands that look at runs."""
+"""Small runs for tests of commands about runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody has foreseen, and the surroundings in which programs are started: never a traceback."""
+"""Unexpected exceptions and unusual environments of the command: never a traceback."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from tests.core.cli.command_runner import torchyard
 from tests.lab import Desktop
 from torchyard_core.cli import root_command
-from torchyard_core.cli.context import Settings
-from torchyard_core.cli.run_lookup import note_end
+from torchyard_core.cli.context import CommandContext
+from torchyard_core.cli.run_lookup import record_end
 from torchyard_core.launch.runs.history import History, RunRecord
 
 MakeDesktop = Callable[..., Desktop]
@@ -60,12 +60,12 @@ def test_an_error_that_nobody_thought_of_is_a_sentence(
 def test_a_broken_pipe_to_another_program_is_no_reader_who_has_gone(
     make_desktop: MakeDesktop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """click ends a command at any broken pipe, with nothing on stdout and stderr."""
+    """click ends a command silently at any broken pipe."""
 
-    def break_down(chosen: Settings) -> None:
+    def break_down(chosen: CommandContext) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr(Settings, "inventory", break_down)
+    monkeypatch.setattr(CommandContext, "inventory", break_down)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     done = torchyard(make_desktop(), "runs", "list", "--json", code=1)
@@ -107,7 +107,7 @@ def test_a_run_s_end_that_cannot_be_noted_here_is_told_and_no_failure(
     history.save(RunRecord("one", "digits", "digits.yaml", "gpu-a", ("gpu-a",), "2026-11-21T03:00:00Z", "running"))
     (tmp_path / f"one.{os.getpid()}.tmp").mkdir()  # where the new record would be written
 
-    note_end(history, {"run_id": "one", "state": "stopped", "reason": "", "time": "", "replicas": [], "timings": {}})
+    record_end(history, {"run_id": "one", "state": "stopped", "reason": "", "time": "", "replicas": [], "timings": {}})
 
     assert "could not be noted in this computer's history: Is a directory" in capsys.readouterr().err
 

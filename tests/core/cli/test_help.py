@@ -1,4 +1,4 @@
-"""Each command says what it does and shows one line to try."""
+"""Each command's help has a description and an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard book`: GPUs for a time, all of them or none."""
+"""`torchyard book`: books GPUs for a time, all of them or none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import slots_named
 from torchyard_core.cli.calendar_sync import book_gpus
-from torchyard_core.cli.context import settings
+from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json, remark, say
 from torchyard_core.cli.views.booking_tables import (
     answering_clashes,
@@ -47,19 +47,19 @@ def book(
     ] = False,
     zone: Zone = None,
     stop_at_end: Annotated[
-        bool, typer.Option("--stop-at-end", help="Stop its run at its end, even where nobody follows.")
+        bool, typer.Option("--stop-at-end", help="Stop its run at its end, even if no desktop follows it.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Book GPUs for a time: all of them, or none.
 
-    Where somebody has one of them, you are told who and until when, and the command that books the nearest free place.
+    Where one of them is booked, prints by whom and until when, and the command that books the nearest free slot.
 
     Exit code 1: it cannot be booked, and nothing was changed. 3: the calendar's database does not answer.
 
     Example: torchyard book gpu-b:2-5 --from "tomorrow 9" --to 17:00 --title digits
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     if free_ones and not repeat:
         raise UsageError("--free-ones is for bookings that repeat.", code="usage", hint="Add --repeat FREQ=WEEKLY.")

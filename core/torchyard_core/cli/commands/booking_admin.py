@@ -1,4 +1,4 @@
-"""`torchyard bookings rules | logins | setup-team | move-to`: what admins do for a team."""
+"""`torchyard bookings rules | logins | setup-team | move-to`: administration of a team's calendar."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from torchyard_core.booking.model import Login
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.cli.context import Yes, settings
+from torchyard_core.cli.context import Yes, command_context
 from torchyard_core.cli.file_arguments import text_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
@@ -37,7 +37,7 @@ def rules(
 
     Example: torchyard bookings rules --set longest_h=48 --set quota_gpu_hours=200
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     store = chosen.calendar().store()
     if file is not None or set_:
         data = _read(file) if file is not None else store.rules().to_json()
@@ -87,11 +87,11 @@ def logins(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show whom UNIX users on hosts stand for; change that (admins). Shared logins have several persons.
+    """Show which persons use which UNIX logins on hosts; change it (admins). Shared logins have several persons.
 
     Example: torchyard bookings logins --add 'gpu-*:ubuntu=kim' --add 'gpu-*:ubuntu=lee'
     """
-    store = settings(context).calendar().store()
+    store = command_context(context).calendar().store()
     found = set(store.logins())
     if add or remove:
         for text in remove or ():
@@ -107,7 +107,7 @@ def logins(
     elif rows:
         table(("HOSTS", "USER", "PERSON"), rows)
     else:
-        say("No login stands for anybody: a UNIX user is taken for the person of the same name.")
+        say("No logins are listed: a UNIX user counts as the person of the same name.")
 
 
 def _login(text: str) -> Login:
@@ -134,7 +134,7 @@ def set_up(
     """
     from torchyard_core.booking.store import setup_team
 
-    settings(context)
+    command_context(context)
     made = setup_team(url, member or [], admin or [])
     if as_json:
         members = [
@@ -148,7 +148,7 @@ def set_up(
     for line in made.lines():
         say(line)
     if not made.members:
-        remark("Nobody is in it yet: add --admin and --member.")
+        remark("It has no members yet: add --admin and --member.")
 
 
 def move_to(
@@ -170,8 +170,8 @@ def move_to(
     """
     from torchyard_core.booking.store import move_all, open_store
 
-    chosen = settings(context, yes=yes)
-    own = chosen.own()
+    chosen = command_context(context, yes=yes)
+    own = chosen.user_settings()
     source = chosen.calendar().store()
     target = open_store(url, own.person or login_name())
     try:
@@ -195,7 +195,7 @@ def move_to(
 
 
 def add_to(app: typer.Typer) -> None:
-    """These commands, into the group."""
+    """Adds these commands to the group."""
     app.command("rules")(rules)
     app.command("logins")(logins)
     app.command("setup-team")(set_up)

@@ -1,4 +1,4 @@
-"""`torchyard bookings find | wait | waitlist | usage`: free places, the waitlist, and looking back."""
+"""`torchyard bookings find | wait | waitlist | usage`: free slots, the waitlist, and the usage report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
 from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.commands.book import Zone
-from torchyard_core.cli.context import Settings, settings
+from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.views.booking_tables import book_command, fit_json, fit_words, times, waiting_json
 from torchyard_core.errors import TorchyardError
@@ -48,13 +48,13 @@ def find(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Find free places for so many GPUs, with the command that books each.
+    """Find free slots for a number of GPUs, with the command that books each.
 
-    Exit code 1: there is none. Where the rules, your quota or the fleet never leave you one, it says so.
+    Exit code 1: there is none; printed with the reason where rules, quota or fleet never allow one.
 
     Example: torchyard bookings find 4 --for 6h --min-memory-gb 40 --from "tomorrow 9"
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     store = chosen.calendar().store()
     wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
@@ -87,13 +87,13 @@ def wait(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Join the waitlist: what becomes free is booked for those who wait, in order.
+    """Join the waitlist: GPUs that become free are booked for its entries, in order.
 
-    Exit code 1: nobody who lets go could make room for it, and why; you do not wait.
+    Exit code 1: no release could make room for it; the reason is printed, and you do not wait.
 
     Example: torchyard bookings wait 4 --for 6h --to "2026-11-27 18:00" --title digits
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     store = chosen.calendar().store()
     wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
@@ -114,14 +114,14 @@ def wait(
 def waitlist(
     context: typer.Context,
     leave: Annotated[str, typer.Option(metavar="ID", help="Leave it: the ID of your entry.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Also those who were served or have left.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also entries that were served or have left.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show who waits, in order; or leave the waitlist.
+    """Show the waitlist in order, or leave it.
 
     Example: torchyard bookings waitlist --leave b3f01c
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     store = chosen.calendar().store()
     if leave:
         store.stop_waiting(leave)
@@ -136,7 +136,7 @@ def waitlist(
         ]
         table(("ID", "WHO", "TITLE", "GPUS", "FOR", "STATE"), rows)
     elif not leave:
-        say("Nobody waits.")
+        say("The waitlist is empty.")
 
 
 def usage(
@@ -148,17 +148,17 @@ def usage(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Look back: GPU-hours booked, used, booked but idle, and used without a booking.
+    """Report GPU-hours booked, used, booked but idle, and used without a booking.
 
     Example: torchyard bookings usage --by week --csv
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     store = chosen.calendar().store()
     now = store.now()
     last = moment(until, where, now)
     first = moment(since, where, now) if since else last - timedelta(days=28)
-    kind: By = by  # type: ignore[assignment]  # the store refuses what is none
+    kind: By = by  # type: ignore[assignment]  # the store refuses other values
     rows = store.usage(first, last, kind, where)
     if as_json:
         print_json([row.__dict__ for row in rows])
@@ -176,7 +176,7 @@ def usage(
 
 
 def _wish(
-    chosen: Settings,
+    chosen: CommandContext,
     store: BookingStore,
     zone: str,
     count: int,
@@ -191,7 +191,7 @@ def _wish(
 ) -> Wish:
     slots = book_gpus(chosen, store).slots()
     for host in hosts or ():
-        slots_named(host, slots)  # raises for one that has no GPU, with the nearest name
+        slots_named(host, slots)  # raises for a host without GPUs, with the nearest name
     now = store.now()
     first = moment(earliest, zone, now)
     return Wish(
@@ -208,7 +208,7 @@ def _wish(
 
 
 def add_to(app: typer.Typer) -> None:
-    """These commands, into the group."""
+    """Adds these commands to the group."""
     app.command("find")(find)
     app.command("wait")(wait)
     app.command("waitlist")(waitlist)

@@ -19,10 +19,10 @@ from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.sync.cached_calendar import View
 from torchyard_core.booking.time_parser import end_moment, length, moment
-from torchyard_core.cli.calendar_sync import book_gpus, tell_age
+from torchyard_core.cli.calendar_sync import book_gpus, print_age
 from torchyard_core.cli.commands import booking_admin, booking_search
 from torchyard_core.cli.commands.book import Zone
-from torchyard_core.cli.context import Settings, Yes, settings
+from torchyard_core.cli.context import CommandContext, Yes, command_context
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.views.booking_tables import (
     answering_clashes,
@@ -53,7 +53,7 @@ ID = Annotated[
 ]
 Since = Annotated[str, typer.Option("--from", help="From when on.")]
 AROUND = timedelta(days=400)
-"""In which a booking is found while the database is away."""
+"""Search range for a booking while the database does not answer."""
 
 
 @app.command("list")
@@ -75,7 +75,7 @@ def list_bookings(
     """
     if mine and person is not None:
         raise UsageError("--mine and --person both say whose.", code="usage", hint="Give one of them.")
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     calendar = chosen.calendar()
     asked = _asked(since, until, where)
@@ -93,7 +93,7 @@ def list_bookings(
         print_bookings(found, view.slots, where)
     else:
         say("Nothing is booked then." if view.is_live else "Nothing is known to be booked then.")
-    tell_age(view, asked)
+    print_age(view, asked)
     if not view.is_live:
         raise typer.Exit(3)
     if calendar.is_private and not as_json:
@@ -113,7 +113,7 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
 
     Example: torchyard bookings show b3f0
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     calendar = chosen.calendar()
     now = datetime.now(UTC)
@@ -136,7 +136,7 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
         ):
             if value:
                 say(f"  {label}: {value}")
-    tell_age(view)
+    print_age(view)
     if not view.is_live:
         raise typer.Exit(3)
 
@@ -147,7 +147,7 @@ def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: 
 
     Example: torchyard bookings history b3f0
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     found = _found(chosen, booking_id)
     store = chosen.calendar().store()
@@ -164,7 +164,7 @@ def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: 
 
 
 def _of(view: View, booking_id: str) -> Booking:
-    """The booking of that ID, or whose ID begins so. Raises UsageError."""
+    """The booking with that ID or beginning of an ID. Raises UsageError."""
     found = [one for one in view.bookings if one.id.startswith(booking_id)]
     exact = [one for one in found if one.id == booking_id]
     if len(exact) == 1 or len(found) == 1:
@@ -188,11 +188,11 @@ def cancel(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Take back a booking. One that has begun is released: its past stays. Who waits for its GPUs is served.
+    """Cancel a booking. One that has begun is released, and its past is kept. The waitlist is served.
 
     Example: torchyard bookings cancel b3f0
     """
-    chosen = settings(context, yes=yes)
+    chosen = command_context(context, yes=yes)
     store = chosen.calendar().store()
     booking = _found(chosen, booking_id)
     _of_a_series(booking, series=series, following=following)
@@ -205,7 +205,7 @@ def cancel(
         gone = store.cancel_series(str(booking.series_id), booking.start if following else None)
     else:
         gone = (store.cancel(booking.id),)
-    _tell_changed(chosen, gone, slots, as_json=as_json)
+    _print_changed(chosen, gone, slots, as_json=as_json)
     _serve_waiting(chosen, store)
 
 
@@ -219,35 +219,35 @@ def _of_a_series(booking: Booking, *, series: bool, following: bool) -> None:
 
 @app.command("release")
 def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> None:
-    """Let the GPUs of a running booking go now. Who waits for them is served.
+    """Release the GPUs of a running booking now. The waitlist is served.
 
     Example: torchyard bookings release b3f0
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     store = chosen.calendar().store()
     gone = store.release(_found(chosen, booking_id).id)
-    _tell_changed(chosen, (gone,), store.slots(), as_json=as_json)
+    _print_changed(chosen, (gone,), store.slots(), as_json=as_json)
     _serve_waiting(chosen, store)
 
 
-def _serve_waiting(chosen: Settings, store: BookingStore) -> None:
-    """Whoever waits is given what has become free."""
+def _serve_waiting(chosen: CommandContext, store: BookingStore) -> None:
+    """Serves the waitlist with what has become free, and prints the new bookings."""
     for served in store.serve_waiting():
         remark(f"{served.owner} waited for this, and has it now: {booked_line(served, store.slots(), chosen.zone())}.")
 
 
-def _tell_changed(chosen: Settings, gone: tuple[Booking, ...], slots: Sequence[Slot], *, as_json: bool) -> None:
+def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Sequence[Slot], *, as_json: bool) -> None:
     if as_json:
         print_json([booking_json(one, slots) for one in gone])
         return
     for one in gone:
         say(f"{str(one.state).capitalize()} {booked_line(one, slots, chosen.zone())}.")
     if not gone:
-        say("Nothing of it is left to cancel.")
+        say("There is nothing left to cancel.")
 
 
-def _found(chosen: Settings, booking_id: str) -> Booking:
-    """A booking by the beginning of its ID, from the store itself. Raises UsageError, StoreAway."""
+def _found(chosen: CommandContext, booking_id: str) -> Booking:
+    """A booking by the beginning of its ID, from the database. Raises UsageError, StoreAway."""
     store = chosen.calendar().store()
     found = store.bookings_named(booking_id) if booking_id else ()
     return _of(View(found or store.bookings_near(booking_id), (), store.now(), True), booking_id)
@@ -277,7 +277,7 @@ def change(
 
     Example: torchyard bookings change b3f0 --extend 2h
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     where = chosen.zone(zone)
     if end and extend:
         raise UsageError("--to and --extend both say when it ends.", code="usage", hint="Give one of them.")
@@ -291,7 +291,7 @@ def change(
     if end:
         finish = end_moment(end, begin or booking.start, where, store.now())
     elif begin is not None and finish is None:
-        finish = begin + (booking.end - booking.start)  # moved as it is
+        finish = begin + (booking.end - booking.start)  # keeps its length
     wanted = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else None
     if (
         begin is None
@@ -304,7 +304,7 @@ def change(
         raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
 
     def instead(fit: Fit) -> str:
-        if booking.start <= store.now():  # it cannot be moved any more, but another can follow it
+        if booking.start <= store.now():  # it cannot be moved any more: proposes another after it
             return book_command(fit, slots, where, chosen.zone())
         return change_command(fit, booking, slots, where, chosen.zone())
 
@@ -350,13 +350,13 @@ def export(
     everybody: Annotated[bool, typer.Option("--everybody", help="All bookings, not only yours.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write all of your bookings as an iCalendar file (.ics), for other calendars.
+    """Export your bookings as an iCalendar file (.ics).
 
     Example: torchyard bookings export -o gpus.ics
     """
     from torchyard_core.booking.ics import EVER, export_ics
 
-    chosen = settings(context)
+    chosen = command_context(context)
     store = chosen.calendar().store()
     owner = None if everybody else store.person
     found = store.bookings(*EVER, owner=owner)
@@ -379,12 +379,12 @@ def import_ics(
     ],
     gpus: Annotated[str, typer.Option(help="GPUs of events that name none.")] = "",
     until: Annotated[str, typer.Option("--to", help="How far repeated events are followed.")] = "+60d",
-    preview: Annotated[bool, typer.Option("--preview", help="Only show what would become of it.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only show the preview.")] = False,
     zone: Zone = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Book what an iCalendar file (.ics) holds, after a look at what would become of each event.
+    """Book the events of an iCalendar file (.ics), after a preview of each.
 
     Exit code 1: not all of it could be read and booked.
 
@@ -392,7 +392,7 @@ def import_ics(
     """
     from torchyard_core.booking.ics import read_ics
 
-    chosen = settings(context, yes=yes)
+    chosen = command_context(context, yes=yes)
     where = chosen.zone(zone)
     store = chosen.calendar().store()
     booking = book_gpus(chosen, store)
@@ -408,7 +408,7 @@ def import_ics(
     seen = store.preview(read.drafts)
     for line in read.remarks:
         remark(line)
-    told = [
+    events = [
         {
             "title": one.draft.title,
             "names": name_slots(one.draft.gpus, slots),
@@ -419,15 +419,16 @@ def import_ics(
         }
         for one in seen
     ]
-    if not as_json and told:
-        rows = [[str(line[key] or "") for key in ("title", "names", "start", "end", "verdict", "why")] for line in told]
+    if not as_json and events:
+        columns = ("title", "names", "start", "end", "verdict", "why")
+        rows = [[str(line[key] or "") for key in columns] for line in events]
         table(("TITLE", "GPUS", "FROM", "TO", "WOULD BE", "WHY"), rows)
     new = [one.draft for one in seen if one.verdict == "new"]
     if preview or not new:
         if as_json:
-            print_json({"preview": told, "remarks": list(read.remarks), "booked": []})
+            print_json({"preview": events, "remarks": list(read.remarks), "booked": []})
         elif not new:
-            say("There is nothing new to book in it.")
+            say("It has no new events to book.")
         if read.unread and not preview:
             raise typer.Exit(1)
         return
@@ -439,7 +440,7 @@ def import_ics(
         remark(f"not booked: {draft.title}: {why(refusal)}")
     if as_json:
         found = [booking_json(one, slots) for one in booked]
-        print_json({"preview": told, "remarks": list(read.remarks), "booked": found})
+        print_json({"preview": events, "remarks": list(read.remarks), "booked": found})
     else:
         for one in booked:
             say(f"Booked {booked_line(one, slots, where)}.")

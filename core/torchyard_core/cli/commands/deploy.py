@@ -1,4 +1,4 @@
-"""`torchyard deploy` and `undeploy`: the agent on hosts."""
+"""`torchyard deploy` and `undeploy`: installation and removal of the agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchyard_core.cli.context import Yes, settings
+from torchyard_core.cli.context import Yes, command_context
 from torchyard_core.cli.output import Json, error_as_json, print_json, remark, say
 from torchyard_core.cli.views.host_progress import host_progress
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
@@ -22,13 +22,13 @@ LEAVE_WITHIN_S = 10.0
 
 
 def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
-    """Put the agent on hosts, or bring it up to date there. Runs go on; a newer agent stays.
+    """Install the agent on hosts, or update it. Runs continue; a newer agent stays.
 
-    `run` and `hosts check` do this by themselves where the agent is missing or old.
+    `run` and `hosts check` do this where the agent is missing or old.
 
     Example: torchyard deploy gpu-a gpu-b
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     hosts = [host.name for host in chosen.inventory().named(names or [])]
     found: dict[str, Link | HostError] = {}
     with chosen.fleet(chosen.inventory().named(hosts)) as fleet:
@@ -65,21 +65,21 @@ def undeploy(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Take the agent and all that it keeps off hosts: logs and outputs of past runs too. Nothing is left behind.
+    """Remove the agent from hosts with all its data, logs and outputs of past runs included.
 
-    A host where a run lives is left alone.
+    Refused on a host with a live run.
 
     Example: torchyard undeploy gpu-a
     """
-    chosen = settings(context, yes=yes)
+    chosen = command_context(context, yes=yes)
     hosts = chosen.inventory().named(names or [])
-    whom = ", ".join(host.name for host in hosts)
-    if not chosen.confirm(f"Remove the agent, and the logs and outputs of past runs, from {whom}?"):
+    names_of_hosts = ", ".join(host.name for host in hosts)
+    if not chosen.confirm(f"Remove the agent, and the logs and outputs of past runs, from {names_of_hosts}?"):
         remark("Nothing was removed.")
         raise typer.Exit(1)
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
-        def take_away(name: str) -> Removed:
+        def remove_agent(name: str) -> Removed:
             try:
                 link = fleet.link(name, install=False)
                 progress.doing(name, "removing")
@@ -93,7 +93,7 @@ def undeploy(
             progress.arrived(name, answer.word())
 
         found: dict[str, Removed] = {}
-        fleet.each([host.name for host in hosts], take_away, arrived)
+        fleet.each([host.name for host in hosts], remove_agent, arrived)
     in_order = [found[host.name] for host in hosts]
     gone = {removed.node for removed in in_order if removed.answer}
     for removed in in_order:
@@ -109,7 +109,7 @@ def undeploy(
 
 
 class Removed:
-    """What came of undeploying one host."""
+    """The outcome of undeploying one host."""
 
     def __init__(
         self, name: str, node: str = "", answer: dict[str, Any] | None = None, error: TorchyardError | None = None
@@ -124,11 +124,11 @@ class Removed:
         return self.error is not None and not isinstance(self.error, AgentMissing)
 
     def word(self) -> str:
-        """For the line that says how far it is."""
+        """The outcome, for the progress display."""
         return "could not be undeployed" if self.failed else "removed" if self.answer else "nothing there"
 
     def sentence(self, gone: set[str]) -> str:
-        """`gone`: nodes that were undeployed together with this one."""
+        """One line for the user. `gone`: nodes that were undeployed together with this one."""
         if self.answer is None:
             return f"{self.name}: there is no agent; nothing to remove."
         sharing = [node for node in self.answer["shared_with"] if node not in gone]
@@ -149,7 +149,7 @@ class Removed:
 
 
 def _undeploy(link: Link) -> dict[str, Any]:
-    """The daemon's answer, once it has left."""
+    """Undeploys one host; returns the daemon's answer after its exit."""
     left = threading.Event()
     link.on_close(left.set)
     answer: dict[str, Any] = link.call("undeploy", {"by": who_asks()}, UNDEPLOY_TIMEOUT_S)

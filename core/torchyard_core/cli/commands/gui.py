@@ -1,4 +1,4 @@
-"""`torchyard gui`: starts the window, a program of its own, and leaves the terminal to it."""
+"""`torchyard gui`: starts the window and waits for its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from torchyard_core.cli.context import settings
+from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json
 from torchyard_core.display import require_display
 from torchyard_core.errors import UsageError
@@ -26,11 +26,11 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
 
     Example: torchyard gui train.yaml
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     program = find_program()
     require_display()
     command = [program, "--home", str(chosen.home.path), "--fleet", str(chosen.fleet_file)]
-    # After --, a file's name may begin with a dash.
+    # After --, the file's name may begin with a dash.
     code = subprocess.run([*command, *(["--", str(file)] if file else [])]).returncode
     if as_json:
         print_json({"program": program, "exit_code": code})
@@ -39,7 +39,7 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
 
 
 def find_program() -> str:
-    """Where the window's program is: beside this Python, else on PATH. Raises UsageError."""
+    """Path of the window's program: beside this Python, else on PATH. Raises UsageError."""
     found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
     if found is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""`torchyard hosts`: the inventory, and whether each host can be used."""
+"""`torchyard hosts`: the fleet file, checks and audits of hosts, and their keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from torchyard_agent.protocol.attribution import cleaned
 from torchyard_core.cli.calendar_sync import sync_calendar
-from torchyard_core.cli.context import Settings, Yes, settings
+from torchyard_core.cli.context import CommandContext, Yes, command_context
 from torchyard_core.cli.login_prompts import terminal_questions
 from torchyard_core.cli.output import Json, as_called, print_json, remark, say, table
 from torchyard_core.cli.views import audit_table
@@ -39,11 +39,11 @@ NAME = typer.Argument(metavar="NAME", help="Its name in the fleet file.", show_d
 
 @app.command("list")
 def list_hosts(context: typer.Context, as_json: Json = False) -> None:
-    """List the hosts of the fleet file, with what was found out about them when they were last checked.
+    """List the hosts of the fleet file, as found by their last check.
 
     Example: torchyard hosts list
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     inventory = chosen.inventory()
     facts = load_facts(chosen.facts_file)
     rows: list[list[str]] = []
@@ -101,11 +101,11 @@ def add(
     local: Annotated[bool, typer.Option("--local", help="This computer: no SSH.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a host into the fleet file. The host itself is not contacted.
+    """Add a host to the fleet file. The host is not contacted.
 
     Example: torchyard hosts add gpu-a --address 10.0.0.11 --user lee --label rack=r1
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     wanted: dict[str, Any] = {
         "local": local or None,
         "address": address,
@@ -141,13 +141,13 @@ def add(
 
 @app.command("remove")
 def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False, as_json: Json = False) -> None:
-    """Take a host out of the fleet file. The agent stays on it, unless you undeploy first.
+    """Remove a host from the fleet file. The agent stays on it unless you undeploy first.
 
     Example: torchyard hosts remove gpu-a
     """
-    chosen = settings(context, yes=yes)
+    chosen = command_context(context, yes=yes)
     chosen.inventory().host(name)
-    question = f"Remove {name} from the fleet? The agent stays on it; `torchyard undeploy {name}` first takes it away."
+    question = f"Remove {name} from the fleet? The agent stays on it; `torchyard undeploy {name}` removes it first."
     if not chosen.confirm(question):
         remark("Nothing was changed.")
         raise typer.Exit(1)
@@ -161,13 +161,13 @@ def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False,
 
 @app.command("check")
 def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
-    """Log in on hosts, put the agent there where it is missing, and print what each host has.
+    """Log in to hosts, install the agent where it is missing, and print what each host has.
 
     Exit code 0: all are ready. 1: one is degraded. 3: one could not be reached or used.
 
     Example: torchyard hosts check gpu-a gpu-b
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     inventory = chosen.inventory()
     hosts = inventory.named(names or [])
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
@@ -202,21 +202,21 @@ def audit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what was done to hosts: agents put there, started and sent away, runs removed, and who asked for it.
+    """Print what was done to hosts and by whom: agents installed, started and removed, runs removed.
 
-    Nothing is put on a host without an agent. Exit code 1: an agent is too old to tell. 3: a host could not be reached
+    Installs no agent. Exit code 1: an agent is too old to answer. 3: a host could not be reached
     or used.
 
     Example: torchyard hosts audit gpu-a --last 20
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     hosts = chosen.inventory().named(names or [])
     found: dict[str, HostActs] = {}
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
         def arrived(name: str, answer: HostActs | HostError) -> None:
             assert isinstance(answer, HostActs)
-            progress.arrived(name, audit_table.word(answer))
+            progress.arrived(name, audit_table.outcome(answer))
             found[name] = answer
 
         fleet.each([host.name for host in hosts], lambda name: acts_of(fleet, name, last), arrived)
@@ -227,11 +227,11 @@ def audit(
     elif acts:
         table(audit_table.HEADINGS, [audit_table.row(name, act) for name, act in acts])
     else:
-        say("Nothing is known to have been done to these hosts.")
+        say("The audit logs of these hosts are empty.")
     errors = [host.error for host in in_order if host.error is not None]
     for error in errors:
         remark(f"torchyard: {error.sentence()}")
-    # Where there is no agent, there is nothing to tell either.
+    # A host without an agent has no audit log.
     if code := max((error.exit_code for error in errors if not isinstance(error, AgentMissing)), default=0):
         raise typer.Exit(code)
 
@@ -240,7 +240,7 @@ def audit(
 def trust(
     context: typer.Context, names: Annotated[list[str], TRUSTED], yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Show the key that each host (or bastion on the way to one) presents, and record it once you say yes.
+    """Show the key of each host or bastion, and record it after confirmation.
 
     Compare the fingerprint with the host's own: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there.
 
@@ -248,7 +248,7 @@ def trust(
     """
     from torchyard_core.fleet.ssh import SshDialer
 
-    chosen = settings(context, yes=yes)
+    chosen = command_context(context, yes=yes)
     dialer = SshDialer(chosen.home.known_hosts, terminal_questions())
     answers = [_trusted(chosen, name, dialer, remark if as_json else say) for name in names]
     if as_json:
@@ -257,8 +257,8 @@ def trust(
         raise typer.Exit(1)
 
 
-def _trusted(chosen: Settings, name: str, dialer: SshDialer, tell: Callable[[str], None]) -> dict[str, Any]:
-    """What became of one host: `name`, `fingerprint`, `trusted`."""
+def _trusted(chosen: CommandContext, name: str, dialer: SshDialer, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Shows and records the key of one host; returns `name`, `fingerprint`, `trusted`."""
     key = show_key(chosen.inventory(), name, dialer)
     answer = {"name": name, "fingerprint": key.fingerprint, "trusted": True}
     if key.is_trusted:
@@ -267,7 +267,7 @@ def _trusted(chosen: Settings, name: str, dialer: SshDialer, tell: Callable[[str
         tell(f"{name} ({key.host.place}) shows the host key {key.kind} {key.fingerprint}.")
         if key.has_changed:
             tell(f"On record is another one: {key.kind} {key.on_record}.")
-            tell("The host was reinstalled, or somebody stands between you and it: ask its owner.")
+            tell("The host was reinstalled, or the connection is intercepted: ask its owner.")
         if not chosen.confirm(f"Trust this key for {name}?"):
             remark("Nothing was recorded.")
             return {**answer, "trusted": False}
@@ -293,7 +293,7 @@ def _print_checks(checks: list[HostCheck]) -> None:
             text = TorchyardError(problem["message"], hint=problem.get("hint", "")).sentence()
             is_named = re.search(rf"(?<![\w.-]){re.escape(found.name)}(?![\w-])", problem["message"])
             say(as_called(text if is_named else f"{found.name}: {text}"))
-        if line := policing_line(found):
+        if line := enforcement_line(found):
             say(line)
 
 
@@ -314,15 +314,15 @@ def row(found: HostCheck) -> list[str]:
     ]
 
 
-def policing_line(found: HostCheck) -> str:
-    """`gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`; empty where the rules set nothing."""
-    told = found.policing
-    if told is None or told.level == "off":
+def enforcement_line(found: HostCheck) -> str:
+    """`gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`; empty without enforcement."""
+    policy = found.policing
+    if policy is None or policy.level == "off":
         return ""
-    how = f"{told.level}, dry run" if told.dry_run else told.level
-    whose = "everybody's processes" if told.of_all else "the processes of its own user alone"
-    now = f"{told.found} on GPUs that others have booked"
-    if not told.is_fresh:
+    how = f"{policy.level}, dry run" if policy.dry_run else policy.level
+    whose = "everybody's processes" if policy.of_all else "the processes of its own user alone"
+    now = f"{policy.found} on GPUs that others have booked"
+    if not policy.is_fresh:
         now = "nothing is ended until a desktop hands it the calendar as it is now"
-    reported = f" For admins to look into: {cleaned('; '.join(told.violations))}." if told.violations else ""
+    reported = f" For admins to look into: {cleaned('; '.join(policy.violations))}." if policy.violations else ""
     return f"{found.name}: bookings are enforced ({how}) on {whose}; {now}.{reported}"

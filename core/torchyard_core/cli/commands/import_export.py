@@ -1,4 +1,4 @@
-"""`torchyard import` and `export`: other systems' documents read into topologies, and written from them."""
+"""`torchyard import` and `export`: conversion between topologies and documents of other systems."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchyard_core.cli.commands.validate import FILE, SET
-from torchyard_core.cli.file_arguments import text_of, topology_of
+from torchyard_core.cli.file_arguments import FILE, SET, text_of, topology_of
 from torchyard_core.cli.output import Json, print_document, print_json, remark
 from torchyard_core.errors import UsageError
 
@@ -29,9 +28,9 @@ def import_(
     output: Annotated[Path | None, OUTPUT] = None,
     as_json: Json = False,
 ) -> None:
-    """Print another system's document as a topology. What could not be carried over is on stderr, with its line.
+    """Print another system's document as a topology. What has no equivalent is listed on stderr with its line.
 
-    Exit code 2: the document is of another format, or says what its format does not allow.
+    Exit code 2: the document has another format or is invalid.
 
     Example: torchyard import vertex job.yaml -o digits.yaml
     """
@@ -72,9 +71,9 @@ def export(
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Json = False,
 ) -> None:
-    """Print a topology as another system's document. What could not be carried over is on stderr.
+    """Print a topology as another system's document. What has no equivalent is listed on stderr.
 
-    Exit code 1: the topology has errors. 2: the format has no way to say it.
+    Exit code 1: the topology has errors. 2: the format cannot express it.
 
     Example: torchyard export kubernetes examples/digits/downpour.yaml --image registry/digits:1
     """

@@ -1,4 +1,4 @@
-"""`torchyard plan`: who would run where, before anything is started."""
+"""`torchyard plan`: the placement of a topology's replicas, without starting them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from torchyard_core.cli.commands.validate import FILE, SET
-from torchyard_core.cli.context import settings
-from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.context import command_context
+from torchyard_core.cli.file_arguments import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 
@@ -26,16 +25,16 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print each replica's rank, host, GPUs and command. Nothing is started, no host is asked.
+    """Print each replica's rank, host, GPUs and command. Starts nothing and contacts no host.
 
-    It goes by what `hosts check` last found. Exit code 1: it could not be started so; the problems are on stderr.
+    Uses what `hosts check` last found. Exit code 1: it could not start; the problems are on stderr.
 
     Example: torchyard plan examples/digits/three-hosts.yaml --show worker-0
     """
     from torchyard_core.launch.plan_preview import plan_as_json
     from torchyard_core.launch.rank_assignment import plan as make_plan
 
-    chosen = settings(context)
+    chosen = command_context(context)
     source = topology_of(file).with_settings(set_ or [])
     known = chosen.known(chosen.inventory())
     problems = source.check(known)

@@ -1,4 +1,4 @@
-"""`torchyard presets`: scale tiers, strategies and other frameworks' ways of training, as topologies to begin with."""
+"""`torchyard presets`: topologies to start from, for scale tiers, strategies and other frameworks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Scale tiers and frameworks to begi
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """Print every preset with what it makes, and the machine types with their sizes.
+    """List the presets and the machine types with their sizes.
 
     Example: torchyard presets list
     """
@@ -39,7 +39,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `presets list` names it.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Print a preset as a topology file, to save and to change; of a machine type, what a pool of it says.
+    """Print a preset as a topology file; for a machine type, the fields of a pool.
 
     Example: torchyard presets show standard_1 > digits.yaml
     """

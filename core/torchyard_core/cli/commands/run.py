@@ -1,4 +1,4 @@
-"""`torchyard run`: check, send, start, and follow to the end."""
+"""`torchyard run`: launches a topology and follows the run to its end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchyard_core.cli.commands.validate import FILE
-from torchyard_core.cli.context import Settings, settings
-from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.context import CommandContext, command_context
+from torchyard_core.cli.file_arguments import FILE, topology_of
 from torchyard_core.cli.interrupts import Interrupts, ask, counting_interrupts, raising_interrupts
-from torchyard_core.cli.output import Json, leave_unread, remark, say
-from torchyard_core.cli.run_lookup import history_of, note_end
+from torchyard_core.cli.output import Json, discard_output, remark, say
+from torchyard_core.cli.run_lookup import history_of, record_end
 from torchyard_core.cli.views.run_progress import JsonView, PlainView, RunView
 from torchyard_core.errors import RunFailed, TorchyardError, UsageError
 from torchyard_core.text_sanitizer import printable
@@ -32,7 +31,7 @@ Event = dict[str, Any]
 
 
 MAX_NAME = 100
-"""Characters, as in a topology file."""
+"""Longest name of a run in characters, as in a topology file."""
 
 
 def run(
@@ -61,7 +60,7 @@ def run(
     Checks the hosts, sends the working folder, starts every replica, and shows what they report. Ctrl-C while it is
     being launched takes everything back; while it runs, it asks whether to stop the run or leave it running.
 
-    GPUs that somebody else has booked are left alone; GPUs of several hosts are taken only with a booking.
+    GPUs that others have booked are not used; GPUs of several hosts need a booking.
 
     Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
 
@@ -69,7 +68,7 @@ def run(
     """
     from torchyard_core.app.launch_run import LaunchRun
 
-    chosen = settings(context, yes=yes)
+    chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts:
         source = topology_of(file).with_settings(set_ or [])
         inventory = chosen.inventory()
@@ -95,14 +94,14 @@ def run(
 
 
 def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> str:
-    """This command's words after `torchyard run`, but for those about its time."""
+    """The arguments of this `torchyard run`, without those about its time."""
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
     return shlex.join([str(file), *given, *["-d"] * detach])
 
 
-def booking_options(chosen: Settings, book: str | None, at: str | None, booking: str | None) -> BookingOptions:
+def booking_options(chosen: CommandContext, book: str | None, at: str | None, booking: str | None) -> BookingOptions:
     """The options about the calendar. Raises Refused, UsageError."""
     from torchyard_core.app.launch_run import BookingOptions
     from torchyard_core.booking.time_parser import length, moment
@@ -118,14 +117,14 @@ def booking_options(chosen: Settings, book: str | None, at: str | None, booking:
     return BookingOptions(length(book) if book is not None else None, start_at, booking)
 
 
-def callbacks_for(chosen: Settings, view: RunView, *, as_json: bool) -> LaunchCallbacks:
+def callbacks_for(chosen: CommandContext, view: RunView, *, as_json: bool) -> LaunchCallbacks:
     """Prints the launch in `view`, and asks at the terminal."""
     from torchyard_core.app.launch_run import LaunchCallbacks
 
     return LaunchCallbacks(
         on_event=view.show,
         on_host_error=lambda error: remark(f"torchyard: {error.sentence()}"),
-        on_calendar_error=lambda error: remark(f"torchyard: the calendar was not told: {error.sentence()}"),
+        on_calendar_error=lambda error: remark(f"torchyard: the calendar was not updated: {error.sentence()}"),
         on_unrecorded=lambda error: remark(
             f"the run could not be noted in this computer's history: {error.strerror}: {error.filename}"
         ),
@@ -134,13 +133,13 @@ def callbacks_for(chosen: Settings, view: RunView, *, as_json: bool) -> LaunchCa
 
 
 def view_for(*, as_json: bool) -> RunView:
-    """How a launch and its run are shown."""
+    """The output of a launch and its run."""
     return JsonView() if as_json else PlainView()
 
 
 def launch_and_follow(
     launch: LaunchUseCase,
-    chosen: Settings,
+    chosen: CommandContext,
     fleet: Fleet,
     view: RunView,
     interrupts: Interrupts,
@@ -168,13 +167,13 @@ def launch_and_follow(
                 "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
             ) from None
         except BrokenPipeError:
-            leave_unread()
+            discard_output()
             raise RunFailed(
-                "nobody reads this output any more, so the launch was taken back.",
+                "the reader of this output has gone, so the launch was taken back.",
                 code="unread",
                 hint="Add --detach to start it and leave.",
             ) from None
-        sync_calendar(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
+        sync_calendar(chosen, fleet)  # the agents need the run's booking while no desktop is connected
         if started.reserved.start_at is not None and not as_json:
             when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
             remark(f"It starts at {when} by itself; this computer need not be on then.")
@@ -185,24 +184,24 @@ def launch_and_follow(
             return
         try:
             ended = follow(started, fleet, view, interrupts, as_json=as_json)
-        except OSError as error:  # of our own output: hosts that cannot be reached raise nothing like it
-            leave_unread()
+        except OSError as error:  # of our own output; hosts raise HostError
+            discard_output()
             gone = isinstance(error, BrokenPipeError)  # as `| head` does
-            what = "Nobody reads this output any more" if gone else f"This output cannot be written: {error.strerror}"
+            what = "The reader of this output has gone" if gone else f"This output cannot be written: {error.strerror}"
             remark(
                 f"{what}. Run {started.run_id} is left as it is: `torchyard runs show {started.run_id}` tells how it "
                 f"goes, `torchyard runs stop {started.run_id}` stops it."
             )
             raise typer.Exit(1) from None
     if ended is not None:
-        note_end(history_of(chosen), ended)
+        record_end(history_of(chosen), ended)
         sync_calendar(chosen, fleet)  # its booking ends with it
         if ended["state"] != "succeeded":
             raise typer.Exit(1)
 
 
-def answer(question: Question, chosen: Settings, view: RunView, *, as_json: bool) -> bool | None:
-    """The user's answer to what a launch asks; None where there is nobody to ask. Ctrl-C ends the launch."""
+def answer(question: Question, chosen: CommandContext, view: RunView, *, as_json: bool) -> bool | None:
+    """The user's answer to a question of the launch; None without a terminal. Ctrl-C ends the launch."""
     if chosen.yes:
         return True
     if as_json or not sys.stdin.isatty():
@@ -213,7 +212,7 @@ def answer(question: Question, chosen: Settings, view: RunView, *, as_json: bool
 
 
 def checked_name(name: str) -> str:
-    """The name given on the command line. Raises UsageError where it would wreck every list that it stands in."""
+    """The name given on the command line. Raises UsageError for one that is too long or not printable."""
     if 0 < len(name) <= MAX_NAME and name.isprintable():
         return name
     shown = ascii(name if len(name) <= 20 else name[:20] + "…")
@@ -223,7 +222,7 @@ def checked_name(name: str) -> str:
 
 
 def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
-    """Shows the run until it is over; its last event, or None where the user left it running."""
+    """Shows the run until it is over. Returns its last event, or None where the user left it running."""
     from torchyard_core.cli.views.replica_logs import ChiefLog
 
     chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
@@ -239,7 +238,7 @@ def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts
 def follow_events(
     started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
 ) -> Event | None:
-    """Shows each event until the last one, which is returned; None where the user left the run running."""
+    """Shows events up to the last one and returns it; None where the user left the run running."""
     from torchyard_core.launch.runs.follower import Follower
 
     others = [link for host, link in started.links.items() if host != started.primary.host]
@@ -252,8 +251,8 @@ def follow_events(
             view.show(event)
         log.raise_failure()
         if interrupts.take():
-            nobody_to_ask = stopping or as_json or not sys.stdin.isatty()
-            choice = "stop" if nobody_to_ask else ask_what_to_do(view, started.run_id)
+            stops_at_once = stopping or as_json or not sys.stdin.isatty()
+            choice = "stop" if stops_at_once else choose_on_interrupt(view, started.run_id)
             if choice == "detach":
                 log.leave()
                 remark(f"The run goes on. Follow it with `torchyard runs logs -f {started.run_id}`.")
@@ -266,7 +265,7 @@ def follow_events(
 
 
 def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
-    """Asks the primary to stop the run; what cannot be asked is said, and the following goes on."""
+    """Asks the primary to stop the run; prints an error of the request and continues."""
     from torchyard_core.launch.runs.known_runs import stop_request
 
     try:
@@ -277,11 +276,11 @@ def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
         remark(f"The stop could not be asked for: {error.sentence()}")
 
 
-ACTS = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
+CHOICES = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
 
 
-def ask_what_to_do(view: RunView, run_id: str) -> str:
-    """`stop`, `detach` or `go on`, from the terminal. Ctrl-C once more leaves it running."""
+def choose_on_interrupt(view: RunView, run_id: str) -> str:
+    """The user's choice: `stop`, `detach` or `go on`. Another Ctrl-C leaves the run running."""
     with view.paused():
         remark(f"\nRun {run_id} is running.")
         while True:
@@ -292,13 +291,13 @@ def ask_what_to_do(view: RunView, run_id: str) -> str:
             except KeyboardInterrupt:
                 remark("")
                 return "detach"
-            if act := ACTS.get(answer[:1].lower()):
+            if act := CHOICES.get(answer[:1].lower()):
                 return act
             remark(f"{answer} is none of them: answer with s, d or g.")
 
 
 def with_desktop_timings(ended: Event, own: dict[str, float]) -> Event:
-    """The run's last event with all times counted from the moment the command began."""
+    """The run's last event with its times counted from the begin of the command."""
     timings: dict[str, float | None] = dict(own)
     submitted = own["submitted_s"]
     del timings["submitted_s"]

@@ -1,4 +1,4 @@
-"""`torchyard runs`: runs that were started, from this desktop or another."""
+"""`torchyard runs`: runs of this desktop and of others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 from torchyard_core.app.run_links import link_to_primary, reach
 from torchyard_core.cli.calendar_sync import sync_calendar
-from torchyard_core.cli.context import settings
+from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, table
-from torchyard_core.cli.run_lookup import find, history_of, links_of, note_end
+from torchyard_core.cli.run_lookup import find, history_of, links_of, record_end
 from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, print_logs
 from torchyard_core.cli.views.run_details import print_run
 from torchyard_core.errors import AgentFailed, AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError
@@ -40,7 +40,7 @@ ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
 )
 STOP_WITHIN_S = 300.0
-"""How long a stop is waited for: the longest grace that anyone gives, and then some."""
+"""Time limit for a stop; longer than any usual grace."""
 
 
 @app.command("list")
@@ -51,7 +51,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
 
     Example: torchyard runs list
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         links, errors = reach(fleet, fleet.hosts)
         runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
@@ -77,7 +77,7 @@ def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = Fal
 
     Example: torchyard runs show last
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     unreachable: TorchyardError | None = None
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = find(chosen, fleet, run_id)
@@ -108,13 +108,13 @@ def logs(
     raw: Annotated[bool, typer.Option("--raw", help="On a terminal too, with control characters as printed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print what the replicas of a run printed. Several logs have their replica's name before each line.
+    """Print the logs of a run's replicas. With several logs, each line begins with its replica's name.
 
     With --json: a line of JSON for each, {"replica", "local_rank", "line"}.
 
     Example: torchyard runs logs last -f --replica worker-0
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = find(chosen, fleet, run_id)
         shown = show_run(run, link_to_primary(fleet, run))
@@ -143,7 +143,7 @@ def logs(
             try:
                 FollowedLogs(all_to_come, printer, tail).follow()
             except KeyboardInterrupt:
-                raise typer.Exit(0) from None  # how following ends; the run goes on
+                raise typer.Exit(0) from None  # ends the following; the run goes on
         else:
             readers = listed()
             print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw), tail)
@@ -155,32 +155,32 @@ def logs(
 def stop(
     context: typer.Context,
     run_id: Annotated[str, ID],
-    force: Annotated[bool, typer.Option("--force", help="Kill it at once, without its time to end well.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Kill it at once, without its grace period.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop a run on all its hosts, and wait until it is over.
+    """Stop a run on all its hosts, and wait for its end.
 
-    Exit code 1: it was over already.
+    Exit code 1: it had already ended.
 
     Example: torchyard runs stop last
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = find(chosen, fleet, run_id)
         link = link_to_primary(fleet, run)
         shown = show_run(run, link)
-        _refuse_what_is_over(shown)
+        _require_alive(shown)
         try:
             stop_run(run, link, force=force)
         except AgentRefused as refusal:
             if refusal.code == "run_over":
-                _refuse_what_is_over(show_run(run, link))
+                _require_alive(show_run(run, link))
             raise
         remark(f"Stopping {run.run_id} …")
         ended = _wait_for_the_end(run, link, fleet)
         if shown["state"] == "waiting":
             free_prepared(run, links_of(fleet, run)[0].values())
-        note_end(history_of(chosen), ended)
+        record_end(history_of(chosen), ended)
         sync_calendar(chosen, fleet)  # its booking ends with it
     if as_json:
         print_json({"run_id": run.run_id, "state": ended["state"], "reason": ended["reason"]})
@@ -221,7 +221,7 @@ def restart(
     from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
     from torchyard_core.cli.interrupts import counting_interrupts
 
-    chosen = settings(context, yes=yes)
+    chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
         ended = find(chosen, fleet, run_id)
         booking = BookingOptions(length(book) if book is not None else None)
@@ -249,11 +249,11 @@ def fetch(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Bring a run's outputs home from its hosts.
+    """Download a run's outputs from its hosts.
 
     Example: torchyard runs fetch last 'outputs/*.pt' -o models
     """
-    chosen = settings(context)
+    chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = find(chosen, fleet, run_id)
         target = output or Path(run.run_id)
@@ -276,7 +276,7 @@ def fetch(
 def _fetch(
     fleet: Fleet, run: KnownRun, pattern: str, target: Path, links: dict[str, Link]
 ) -> tuple[list[Path], list[TorchyardError]]:
-    """(what was written, what went wrong), the hosts side by side."""
+    """(files written, errors), from all hosts in parallel."""
     files, problems = list_files(run.run_id, pattern, run.hosts, links)
     with progress_bars() as bars:
         tasks = {} if bars is None else {host: bars.add_task(host, total=None) for host in files}
@@ -302,18 +302,18 @@ def _fetch(
 
 
 def _wait_for_the_end(run: KnownRun, link: Link, fleet: Fleet) -> dict[str, Any]:
-    """The run's last event. Raises RunFailed where it does not come in time, AgentFailed where the keeper died."""
+    """The run's last event. Raises RunFailed after STOP_WITHIN_S, AgentFailed where the keeper died."""
     follower = Follower(run.run_id, link, lambda host: fleet.link(host, install=False))
     reason = ""
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                remark(f"{event['reason']}.")  # whom the kernel does not let go
+                remark(f"{event['reason']}.")  # processes that the kernel does not end
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":
             return event
         if event is not None and event["event"] == "connection" and event["state"] == "lost":
-            raise AgentFailed(event["host"], f"the connection to {event['host']} was lost; it has been told to stop.")
+            raise AgentFailed(event["host"], f"the connection to {event['host']} was lost; it was asked to stop.")
     raise RunFailed(
         f"run {run.run_id} has not ended within {STOP_WITHIN_S:.0f} s.",
         code="still_stopping",
@@ -321,7 +321,7 @@ def _wait_for_the_end(run: KnownRun, link: Link, fleet: Fleet) -> dict[str, Any]
     )
 
 
-def _refuse_what_is_over(shown: dict[str, Any]) -> None:
+def _require_alive(shown: dict[str, Any]) -> None:
     if is_over(shown["state"]):
         reason = f" ({shown['reason']})" if shown["reason"] else ""
         raise RunFailed(f"run {shown['run_id']} is over: it {_PAST[shown['state']]}{reason}.", code="run_over")

@@ -1,4 +1,4 @@
-"""`torchyard status`: hosts, GPUs, who uses what now, who has booked what, and what is free."""
+"""`torchyard status`: use and bookings of every host and GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torchyard_core.booking.model import Slot, cpu_slot
 from torchyard_core.booking.search.current_availability import slots_now
 from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View
-from torchyard_core.cli.calendar_sync import tell_age
-from torchyard_core.cli.context import settings
+from torchyard_core.cli.calendar_sync import print_age
+from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, beside_gpus, users_of
@@ -21,19 +21,19 @@ from torchyard_core.formatting import as_utc, memory, percent
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""How far is looked for whose turn is next."""
+"""Range in which the next booking of each GPU is looked for."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
-    """Show every host and GPU of the fleet, what runs there now, who has booked it, and what is free.
+    """Show every host and GPU of the fleet with its use, its booking, and whether it is free.
 
-    A GPU that somebody uses without a booking is not free. Exit code 3: a host could not be reached.
+    A GPU in use without a booking is not free. Exit code 3: a host could not be reached.
 
     Example: torchyard status
     """
     from torchyard_core.cli.calendar_sync import sync_calendar
 
-    chosen = settings(context)
+    chosen = command_context(context)
     calendar = chosen.calendar()
     hosts = [host.name for host in chosen.inventory().hosts]
     with chosen.fleet(chosen.inventory().hosts) as fleet:
@@ -54,8 +54,8 @@ def status(context: typer.Context, as_json: Json = False) -> None:
     is_known = view.as_of is not None
     found_now = slots_now(of_fleet, view.bookings, _users(samples) if is_known else {}, now)
     if as_json:
-        told = {name: [one.to_json() for one in found_now if one.slot.host == name] for name in samples}
-        print_json([{**_as_json(name, found), "slots": told[name]} for name, found in samples.items()])
+        slots = {name: [one.to_json() for one in found_now if one.slot.host == name] for name in samples}
+        print_json([{**_as_json(name, found), "slots": slots[name]} for name, found in samples.items()])
     else:
         booked = {(one.slot.host, _number(one.slot)): one for one in found_now}
         zone = chosen.zone()
@@ -73,14 +73,14 @@ def status(context: typer.Context, as_json: Json = False) -> None:
         for found in samples.values():
             if isinstance(found, TorchyardError):
                 say(found.sentence())
-    tell_age(view)
+    print_age(view)
     silent = [found for found in samples.values() if isinstance(found, TorchyardError)]
     if code := max((error.exit_code for error in silent if not isinstance(error, AgentMissing)), default=trouble):
         raise typer.Exit(code)
 
 
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
-    """The coming days, and an exit code. Where the calendar is closed to us, what runs where is told all the same."""
+    """(bookings of the coming days, exit code); an error of the calendar becomes an empty view with its reason."""
     try:
         return calendar.view_around(now, now + LOOK_AHEAD), 0
     except TorchyardError as error:
@@ -88,7 +88,7 @@ def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
 
 
 def _users(samples: Mapping[str, dict[str, Any] | TorchyardError]) -> dict[str, list[str]]:
-    """Who uses each slot, of the hosts that answer."""
+    """The users of each slot on the hosts that answer."""
     found: dict[str, list[str]] = {}
     for name, sample in samples.items():
         if not isinstance(sample, TorchyardError):
@@ -109,7 +109,7 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
 
 
 def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
-    """Cells for HEADINGS. `known`: the host's slots; of one that is silent its GPUs are told by them."""
+    """Cells for HEADINGS. `known`: the host's slots, shown where it does not answer."""
     if isinstance(found, TorchyardError):
         state = found.state if isinstance(found, HostError) else "degraded"
         gpus = [slot for slot in known if not slot.is_cpu]

@@ -1,4 +1,4 @@
-"""`torchyard validate`: what is wrong with a topology file."""
+"""`torchyard validate`: the problems of a topology file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from torchyard_core.cli.context import settings
-from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.context import command_context
+from torchyard_core.cli.file_arguments import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say
-
-FILE = typer.Argument(metavar="FILE", help="The topology file; - reads it from stdin.", show_default=False)
-SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
 
 
 def validate(
@@ -21,16 +18,16 @@ def validate(
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what is wrong with a topology file, a line each: `file:line: severity code message`.
+    """Print the problems of a topology file, one per line: `file:line: severity code message`.
 
     Hosts are checked against the fleet file, where there is one. Exit code 0: nothing, or warnings. 1: errors.
-    2: it cannot be read, or is no YAML.
+    2: it cannot be read, or is not YAML.
 
     Example: torchyard validate examples/digits/three-hosts.yaml
     """
     from torchyard_core.problems import has_errors
 
-    chosen = settings(context)
+    chosen = command_context(context)
     source = topology_of(file).with_settings(set_ or [])
     inventory = chosen.inventory()
     problems = source.check(chosen.known(inventory) if inventory.document is not None else None)

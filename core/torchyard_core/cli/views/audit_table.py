@@ -1,4 +1,4 @@
-"""What `hosts audit` prints of one act."""
+"""Table rows of `hosts audit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_core.fleet.host_check import came_from
 
 HEADINGS = ("TIME", "HOST", "WHAT", "BY", "DETAILS")
 
-_DEEDS = {
+_ACTS = {
     "deploy": "agent put there",
     "upgrade": "agent replaced",
     "start": "agent started again",
@@ -33,34 +33,34 @@ _OF_ITSELF = ("housekeeping", "enforcement")
 _COUNTED = {"runs": "run", "snapshots": "snapshot", "archives": "archive"}
 
 
-def word(found: HostActs) -> str:
-    """For the line that says how far it is."""
+def outcome(found: HostActs) -> str:
+    """The host's outcome, for the progress display."""
     if found.error is not None:
         return found.error.state if isinstance(found.error, HostError) else "cannot tell"
     return f"{len(found.acts)} acts" if len(found.acts) != 1 else "1 act"
 
 
 def row(host: str, act: Act) -> list[str]:
-    """Cells for HEADINGS. What an agent tells may be of another version, and of programs that others named."""
-    return [cleaned(cell) or "-" for cell in (_time(act), host, deed(act), doer(act), details(act))]
+    """Cells for HEADINGS, without control characters: agents may be of other versions, and name programs of users."""
+    return [cleaned(cell) or "-" for cell in (_time(act), host, describe(act), actor(act), details(act))]
 
 
-def deed(act: Act) -> str:
-    """What was done: `agent put there`. The agent's own word for what this version does not know."""
+def describe(act: Act) -> str:
+    """The act: `agent put there`; the agent's own word for an act that this version does not know."""
     what = str(act.get("what", ""))
     if what != "enforcement":
-        return _DEEDS.get(what, what)
+        return _ACTS.get(what, what)
     did = _ENFORCED.get(str(act.get("act")), str(act.get("act")))
     return f"dry run: {did}" if act.get("dry_run") else did
 
 
-def doer(act: Act) -> str:
-    """`kim@laptop`, or that nobody asked the agent; empty where the desktop did not say."""
+def actor(act: Act) -> str:
+    """`kim@laptop`, or `the agent itself`; empty where the desktop is unknown."""
     return who(act) or ("the agent itself" if act.get("what") in _OF_ITSELF else "")
 
 
 def details(act: Act) -> str:
-    """Versions, the run, how many, or of whose process: what there is of it."""
+    """Versions, run, counts or process, depending on the act."""
     what = act.get("what")
     if what == "enforcement":
         return _of_process(act)
@@ -83,12 +83,12 @@ def _of_process(act: Act) -> str:
         words["unknown"] = f"{by_owner}, a login that the calendar does not name"
     booked = words.get(str(act.get("verdict")))
     process = f"{act.get('program')} ({act.get('pid')}) {came_from(act)} on {gpus} GPU{'s' if gpus != 1 else ''}"
-    told = f"{process}, {booked or 'whose is unknown'}"
-    return f"{told}; {act['outcome']}" if act.get("outcome") else told
+    text = f"{process}, {booked or 'whose is unknown'}"
+    return f"{text}; {act['outcome']}" if act.get("outcome") else text
 
 
 def _time(act: Act) -> str:
-    """Local, to the second."""
+    """Local time to the second."""
     time = str(act.get("time", ""))
     try:
         return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"

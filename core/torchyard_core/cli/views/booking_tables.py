@@ -1,4 +1,4 @@
-"""What commands about bookings print of them, for people and as JSON."""
+"""Bookings as table rows, lines and JSON, and the commands that hints propose."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def waiting_json(one: Waiting) -> dict[str, Any]:
 
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """The command that books a fit, with times of `zone`; `usual` is the one that is meant where none is named."""
+    """The command that books a fit, with times of `zone`; `usual` is the zone of commands without --zone."""
     return f"torchyard book {_places(fit.gpus, slots)}{_when(fit, zone, usual)}"
 
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
-    """The command that moves a booking that has not begun to a fit."""
-    now = " --from now"  # else its end would count from its old start
+    """The command that moves a future booking to a fit."""
+    now = " --from now"  # without it the end would count from the old start
     moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
     return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
 
@@ -80,7 +80,7 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
-    """The options that say so; `now` is the one for a fit that begins at once."""
+    """The options for the fit's times; `now` is the option for a fit that begins at once."""
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"
@@ -96,29 +96,29 @@ def fit_words(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:
-    """`--from` and `--to`, as `moment` and `end_moment` read them."""
+    """The times of `--from` and `--to`. Raises Refused."""
     begin = moment(start, zone, now)
     return begin, end_moment(end, begin, zone, now)
 
 
 @contextmanager
 def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
-    """A clash is an answer: its sentence with the `command` that takes the nearest instead, and in JSON all of it."""
+    """Prints a clash with the `command` for the nearest free place, and exits with its code."""
     try:
         yield
     except Clash as clash:
         hint = clash.hint
         if clash.conflict.nearest:
             hint += f" The first one: `{command(clash.conflict.nearest[0])}`."
-        told = TorchyardError(clash.message, code=clash.code, hint=hint)
+        error = TorchyardError(clash.message, code=clash.code, hint=hint)
         if not as_json:
-            print_error(told, as_json=False)
+            print_error(error, as_json=False)
         else:
-            print_json_line({"error": {**error_as_json(told), "conflict": clash.conflict.to_json(slots)}})
-            remark(f"torchyard: {told.sentence()}")
+            print_json_line({"error": {**error_as_json(error), "conflict": clash.conflict.to_json(slots)}})
+            remark(f"torchyard: {error.sentence()}")
         raise typer.Exit(clash.exit_code) from None
 
 
 def why(refused: Refused) -> str:
-    """Why one of several was not booked, on a line."""
+    """The reason of a refusal, as a part of a line."""
     return refused.message.rstrip(".")

@@ -1,4 +1,4 @@
-"""Where each host stands while several are worked on side by side: a bar each on a terminal, a line each elsewhere."""
+"""Progress of an operation on several hosts: a bar per host on a terminal, else a line per host."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torchyard_core.text_sanitizer import printable
 
 
 class HostProgress:
-    """What is told of each host. All but `arrived` may be called on any thread."""
+    """Progress of each host. All but `arrived` may be called on any thread."""
 
     def __init__(self, hosts: Iterable[str], bars: Any):
         self._bars = bars
         self._tasks = {} if bars is None else {host: bars.add_task(f"{host}: logging in", total=None) for host in hosts}
 
     def doing(self, host: str, what: str) -> None:
-        """`what` is under way there; the bar stays as it is, for nobody knows how long it takes."""
+        """Shows the current operation, whose duration is unknown."""
         if self._bars is not None:
             self._bars.update(self._tasks[host], description=printable(f"{host}: {what}"))
 
     def sent(self, host: str, done: int, total: int) -> None:
-        """So many bytes of so many are there."""
+        """Shows how many bytes of the total were sent."""
         if self._bars is not None:
             self._bars.update(self._tasks[host], description=f"{host}: sending", completed=done, total=total)
 
     def arrived(self, host: str, outcome: str) -> None:
-        """The host is done with."""
+        """Shows the host's outcome."""
         if self._bars is None:
             remark(f"{host}: {outcome}")
         else:

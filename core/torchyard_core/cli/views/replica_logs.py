@@ -1,4 +1,4 @@
-"""`torchyard runs logs`: what replicas printed, whole, its end, or as it comes."""
+"""Logs of replicas: printed whole or from a tail, and followed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from torchyard_core.text_sanitizer import one_line
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
 LOOK_S = 2.0
-"""How often is looked whether a rank has begun a log."""
+"""Interval of looking for new logs."""
 
 Readers = Callable[[], Sequence[LogReader]]
 
 
 @dataclass
 class LinePrinter:
-    """Prints lines of logs: plain where there is one log, else each with its replica's name before it."""
+    """Prints lines of logs, each after its replica's name where there are several."""
 
     several: bool
     as_json: bool
     raw: bool = False
-    """On a terminal too, lines as they were printed, with colours and whatever else they send to it."""
+    """Prints control characters on a terminal, too."""
     _colours: dict[str, str] = field(default_factory=dict)
 
     def show(self, reader: LogReader, line: str) -> None:
@@ -54,7 +54,7 @@ class LinePrinter:
 
 
 def print_logs(readers: Sequence[LogReader], printer: LinePrinter, tail: int | None) -> None:
-    """What is there now, one log after the other. Raises AgentRefused or a HostError."""
+    """Prints the logs as they are, one after the other. Raises AgentRefused or a HostError."""
     for reader in readers:
         if tail is not None:
             reader.skip_to_last(tail)
@@ -64,10 +64,10 @@ def print_logs(readers: Sequence[LogReader], printer: LinePrinter, tail: int | N
 
 
 class FollowedLogs:
-    """Several logs as they grow, each read on a thread of its own, until every one of them has ended."""
+    """Follows several logs, each on a thread of its own, until all have ended."""
 
     def __init__(self, find: Readers, printer: LinePrinter, tail: int | None):
-        """`find` gives a reader for each log that there is, or will be; it is asked now and then."""
+        """`find` returns a reader for each log that exists or is expected; it is called every LOOK_S seconds."""
         self._find = find
         self._printer = printer
         self._tail = tail
@@ -94,7 +94,7 @@ class FollowedLogs:
                 self._look()
 
     def _take(self, reader: LogReader, news: str | TorchyardError | None) -> None:
-        """A line, a HostError that may pass, or what ended the reader: None, or an AgentRefused."""
+        """Handles a line, a temporary HostError, or the reader's end: None, or an AgentRefused."""
         if isinstance(news, str):
             self._lost.pop(reader, None)
             self._printer.show(reader, news)
@@ -108,12 +108,12 @@ class FollowedLogs:
                 remark(f"torchyard: {reader.replica}: {news.sentence()}")
 
     def _look(self) -> None:
-        """Begins to read the logs that are new."""
+        """Starts a reader for each new log."""
         self._looked_at = time.monotonic()
         try:
             found = self._find()
         except HostError:
-            return  # those that are read already tell about the connection
+            return  # the readers report the lost connection
         for reader in found:
             if (reader.replica, reader.local_rank) not in self._known:
                 self._known.add((reader.replica, reader.local_rank))
@@ -122,7 +122,7 @@ class FollowedLogs:
                 threading.Thread(target=self._read, args=(reader,), name=name, daemon=True).start()
 
     def _read(self, reader: LogReader) -> None:
-        """On the reader's thread: whatever `_take` takes, up to its end."""
+        """Reads one log to its end; runs on the reader's thread."""
         tail = self._tail
         while not reader.ended:
             try:
@@ -141,11 +141,11 @@ class FollowedLogs:
 
 
 LAST_LINES_S = 5.0
-"""How long the last lines may take once the run is over."""
+"""Time limit for the last lines of a run that is over."""
 
 
 class ChiefLog:
-    """Reads one replica's log on a thread of its own and hands out its lines."""
+    """Reads one replica's log on a thread of its own, and calls `show` with each line."""
 
     def __init__(self, run_id: str, replica: str, link: AgentLink, reattach: Reattach, show: Callable[[str], None]):
         self._reader = LogReader(run_id, replica, 0, link, reattach)
@@ -167,13 +167,13 @@ class ChiefLog:
         self.leave()
 
     def leave(self) -> None:
-        """Shows no more lines, and waits for none: the run goes on without us."""
+        """Shows no more lines; a line that is being shown is finished first."""
         self._left.set()
-        with self._showing:  # what is being shown just now comes before whatever the caller says next
+        with self._showing:
             pass
 
     def raise_failure(self) -> None:
-        """Raises the OSError that a line could not be shown for: nobody reads our output any more."""
+        """Raises the OSError of a line that could not be written: the reader of our output has gone."""
         if self._failure is not None:
             raise self._failure
 
@@ -188,4 +188,4 @@ class ChiefLog:
                 self._failure = error
                 return
             except TorchyardError:
-                self._left.wait(RETRY_S)  # the follower tells about the connection; the log goes on where it was
+                self._left.wait(RETRY_S)  # the follower reports the lost connection; the log continues where it was

@@ -1,4 +1,4 @@
-"""One run for people: `runs show`."""
+"""Output of `runs show`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ EXCHANGE = {
     "clients": ("CLIENTS", count),
     "bytes_s": ("TRAFFIC", traffic),
 }
-"""What a step was made of, and how servers do. A column is there where a replica has a value: many strategies have no
-staleness."""
+"""Columns about parts of a step and about servers, each shown where a replica has a value of it."""
 
 
 def print_run(shown: dict[str, Any]) -> None:
-    """What `show_run` gave."""
+    """Prints the answer of `show_run`."""
     say(f"{shown['run_id']}  {shown['name']}")
     reason = f": {shown['reason']}" if shown["reason"] else ""
     stale = "" if shown["fresh"] or is_over(shown["state"]) else f" (as of {since(shown['as_of'])})"
@@ -36,24 +35,24 @@ def print_run(shown: dict[str, Any]) -> None:
     say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
     if shown["restarted_from"]:
         say(f"goes on from {shown['restarted_from']}")
-    for told in shown["asked"]:
-        if told["what"] == "stop":
-            how = "stopped at once" if told.get("force") else "stopped"
-            say(f"{how} {since(told['time'])} by {who(told) or 'a desktop that did not say whose it is'}")
+    for request in shown["asked"]:
+        if request["what"] == "stop":
+            how = "stopped at once" if request.get("force") else "stopped"
+            say(f"{how} {since(request['time'])} by {who(request) or 'an unknown desktop'}")
     if shown["replicas"]:
         say()
         metrics = shown["metrics"]
-        more = [name for name in EXCHANGE if any(told.get(name) is not None for told in metrics.values())]
+        more = [name for name in EXCHANGE if any(values.get(name) is not None for values in metrics.values())]
         table(
             (*HEADINGS, *(EXCHANGE[name][0] for name in more), "REASON"),
             [_row(replica, metrics.get(replica["name"], {}), more) for replica in shown["replicas"]],
         )
         for replica in shown["replicas"]:
-            _own(replica["name"], metrics.get(replica["name"], {}))
+            _print_own_metrics(replica["name"], metrics.get(replica["name"], {}))
 
 
-def _own(replica: str, metrics: dict[str, Any]) -> None:
-    """A line of what the script reports by names of its own."""
+def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
+    """Prints a line of the metrics that the program has named."""
     values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.own(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")

@@ -1,4 +1,4 @@
-"""What is seen of a run while it is launched and followed: JSON lines, plain lines, or a terminal's bars."""
+"""Output of a run that is launched and followed: JSON lines, plain lines, or progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Event = dict[str, Any]
 
 _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
 NAMED_HOSTS = 8
-"""More hosts than this are counted, not named."""
+"""More hosts than this are counted instead of named."""
 REPORT_EVERY = 5.0
-"""Seconds between two plain lines about progress."""
+"""Seconds between two lines about the training's progress, without a terminal."""
 _TRAINERS = ("chief", "worker")
-"""Roles whose reports say how far the training has come, in the order of preference."""
+"""Roles whose reports show the training's progress, in order of preference."""
 
 
 class RunView(Protocol):
-    """Shows events as they come."""
+    """Shows the events of one run."""
 
     def __enter__(self) -> RunView: ...
 
@@ -35,17 +35,17 @@ class RunView(Protocol):
     ) -> None: ...
 
     def show(self, event: Event) -> None:
-        """Takes one event of `run --json`."""
+        """Shows one event of `run --json`."""
 
     def print_log(self, replica: str, line: str) -> None:
-        """Takes a line that a replica printed; may come on another thread."""
+        """Shows a line that a replica printed; may be called on any thread."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """Keeps the screen still meanwhile, for a question."""
+        """Stops drawing inside the block, while a question is asked."""
 
 
 class JsonView:
-    """Each event as a line of JSON."""
+    """Prints each event as a line of JSON."""
 
     def __enter__(self) -> JsonView:
         return self
@@ -59,14 +59,14 @@ class JsonView:
         print_json_line(event)
 
     def print_log(self, replica: str, line: str) -> None:
-        """Programs ask for logs with `runs logs`."""
+        """Prints nothing: logs are read with `runs logs`."""
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 class PlainView:
-    """A line for each thing that matters; where stderr is a terminal, bars for what takes long."""
+    """Prints lines on stderr, and progress bars where that is a terminal."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -75,11 +75,11 @@ class PlainView:
         self._training: Any = None
         self._latest: dict[tuple[int, int], Event] = {}
         """The newest report of each trainer, by (position of its role, index)."""
-        self._said_at = 0.0
+        self._printed_at = 0.0
         self._screen = threading.Lock()
         self._is_running = False
-        self._fine: dict[tuple[str, bool], list[str]] = {}
-        """Hosts by what was found there, and whether it is a warning."""
+        self._passed: dict[tuple[str, bool], list[str]] = {}
+        """Hosts by (message of their passed check, whether it is a warning)."""
         self._checking: Any = None
 
     def __enter__(self) -> PlainView:
@@ -91,7 +91,7 @@ class PlainView:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-            # Without markup: messages name paths and GPUs, and square brackets in them are no style.
+            # Without markup, since messages contain square brackets that are no style.
             note = TextColumn("{task.fields[note]}", markup=False)
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), note)
             self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
@@ -102,7 +102,7 @@ class PlainView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tell_what_is_fine()
+        self._print_passed()
         self._stop_bars()
 
     def _stop_bars(self) -> None:
@@ -112,7 +112,7 @@ class PlainView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        with self._screen:  # log lines wait on their own thread
+        with self._screen:  # log lines wait for it on their own thread
             self._stop_bars()
             yield
             self._start_bars()
@@ -124,7 +124,7 @@ class PlainView:
             self._check(event)
             return
         if kind != "run_state" or event["state"] != "checking":
-            self._tell_what_is_fine()
+            self._print_passed()
         if kind == "progress":
             self._progress(event)
         elif kind == "run_submitted":
@@ -170,22 +170,22 @@ class PlainView:
         if not event["ok"]:
             self._styled("✗", "red", f"{event['host']}: {event['message']}" if event["host"] else event["message"])
             return
-        # What is the same on many hosts is one line, told once all of them have been heard.
-        hosts = self._fine.setdefault((event["message"], bool(event.get("warning"))), [])
+        # Equal messages of several hosts are printed as one line, after all checks.
+        hosts = self._passed.setdefault((event["message"], bool(event.get("warning"))), [])
         if event["host"] and event["host"] not in hosts:
             hosts.append(event["host"])
         if self._bars is not None:
             self._bars.update(self._checking, note=f"{event['host']}: {event['message']}")
 
-    def _tell_what_is_fine(self) -> None:
+    def _print_passed(self) -> None:
         if self._checking is not None:
             self._bars.remove_task(self._checking)
             self._checking = None
-        for (message, is_warning), hosts in self._fine.items():
+        for (message, is_warning), hosts in self._passed.items():
             where = ", ".join(hosts) if len(hosts) <= NAMED_HOSTS else f"{len(hosts)} hosts"
             sign = ("!", "yellow") if is_warning else ("✓", "green")
             self._styled(*sign, f"{where}: {message}" if where else message)
-        self._fine.clear()
+        self._passed.clear()
 
     def _progress(self, event: Event) -> None:
         done, total = event["done"], event["total"]
@@ -232,8 +232,8 @@ class PlainView:
             return
         if self._training is not None:
             self._bars.update(self._training, note=text)
-        elif event is first and time.monotonic() - self._said_at >= REPORT_EVERY:
-            self._said_at = time.monotonic()
+        elif event is first and time.monotonic() - self._printed_at >= REPORT_EVERY:
+            self._printed_at = time.monotonic()
             remark(f"{event['replica']} {text}")
 
     def _connection(self, event: Event) -> None:
@@ -245,7 +245,7 @@ class PlainView:
             self._line(f"{event['host']} answers again")
 
     def _ended(self, event: Event) -> None:
-        self._tell_what_is_fine()
+        self._print_passed()
         self._stop_bars()
         sign, colour = _SIGNS[event["state"]]
         took = event["timings"].get("ended_s")
@@ -255,7 +255,7 @@ class PlainView:
 
 
 def _training(report: Event, replicas: int) -> str:
-    """The numbers that a trainer's report has, each of which may be missing; empty where it has none."""
+    """The step, loss and throughput of a trainer's report, as far as it has them."""
     parts = []
     if report.get("step") is not None:
         parts.append(f"step {report['step']:.0f}")

@@ -24,12 +24,12 @@ MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
 TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
 MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
-"""Of the week after the next: the command has no other clock than the machine's, and books nothing that is past."""
+"""A Tuesday in the week after the next, since the command uses the machine's clock and books no past time."""
 TUESDAY = MONDAY + timedelta(days=1)
 
 
 def utc(clock: str, zone: str = "Europe/Berlin", *, days: int = 0) -> str:
-    """What a time of that Tuesday, or of so many days later, is as commands answer it."""
+    """A time of that Tuesday, or so many days later, as commands print it."""
     local = datetime.combine(TUESDAY + timedelta(days=days), time.fromisoformat(clock), ZoneInfo(zone))
     return f"{local.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
@@ -60,7 +60,7 @@ def kim(make_desktop: MakeDesktop) -> Desktop:
 
 
 def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """The error of a command, as JSON; nothing is booked by it."""
+    """The error of a command as JSON; asserts that nothing was booked."""
     before = answer(desktop, "bookings", "list", "--all")
     error: dict[str, Any] = json.loads(torchyard(desktop, *arguments, "--json", code=code).stdout)["error"]
     assert answer(desktop, "bookings", "list", "--all") == before
@@ -68,7 +68,7 @@ def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
 
 
 def proposed(told: str) -> list[str]:
-    """The arguments of the command that a refusal ends with."""
+    """The arguments of the command at the end of a refusal."""
     return shlex.split(told[told.index("`torchyard ") + len("`torchyard ") : told.rindex("`")])
 
 
@@ -293,7 +293,7 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
 
-    # Nor is what is taken back or given up before its end left to nobody.
+    # GPUs that are cancelled or released early go to the waitlist, too.
     both = ["gpu-a:*", "gpu-b:*"]
     for given_up in (["cancel"], ["change", "--to", "+2d"]):
         held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
@@ -317,7 +317,7 @@ def test_who_does_not_use_a_booking_is_warned_before_it_frees_itself(kim: Deskto
     store.close()
     told = torchyard(kim, "status").stderr
     frees_at = (start + timedelta(minutes=10)).astimezone(ZoneInfo("Europe/Berlin"))
-    assert "Nobody uses your booking; it frees itself at " in told
+    assert "Your booking is idle and will be released at " in told
     assert f"{frees_at:%H:%M}: {booked['id']}" in told
     assert [one["id"] for one in answer(kim, "bookings", "list")] == [booked["id"]]
 
@@ -455,7 +455,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
     with cluster() as server:
         desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
         unknown = with_fleet(make_desktop(), bookings_url=server.url("lee", "team"))
-        # Whoever only books has a copy of what the calendar was like then.
+        # A desktop that only books has a copy of the calendar of that time.
         booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
         server.stop()
 

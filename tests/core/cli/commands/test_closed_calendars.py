@@ -49,7 +49,7 @@ def server(postgres: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def calendar(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[str], list[Any]]]:
-    """An address, and a way past every rule: raw SQL."""
+    """The address of a calendar, and raw SQL past every rule."""
     if request.param == "sqlite":
         file = tmp_path / "team.sqlite3"
 
@@ -74,7 +74,7 @@ def contents(sql: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
 
 
 def told(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """The error of a command; its sentence is on stderr too."""
+    """The error of a command; asserts that stderr has its message, too."""
     done = torchyard(desktop, *arguments, "--json", code=code)
     error: dict[str, Any] = json.loads(done.stdout)["error"]
     assert error["message"] in done.stderr

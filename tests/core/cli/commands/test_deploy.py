@@ -1,4 +1,4 @@
-"""`torchyard deploy` and `undeploy`: one daemon of the right version, and nothing left behind."""
+"""`torchyard deploy` and `undeploy`: one daemon of the right version, and complete removal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MakeDesktop = Callable[..., Desktop]
 
 
 def archive_of_version(version: str) -> Archive:
-    """This installation's agent, as if it were of another version."""
+    """This installation's agent under another version number."""
     own = build_archive()
     sources = json.loads(zlib.decompress(own.data))
     package = "torchyard_agent/__init__.py"
@@ -40,7 +40,7 @@ def archive_of_version(version: str) -> Archive:
 
 
 def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
-    """Deploys that version from a desktop that has it; the daemon's process ID."""
+    """Deploys that version; returns the daemon's process ID."""
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab.identity_file))
     link = attach(known, SshDialer(desktop.known_hosts), archive_of_version(version))
     try:

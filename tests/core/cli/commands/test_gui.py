@@ -1,4 +1,4 @@
-"""`torchyard gui` starts the window's program with what was said before the command."""
+"""`torchyard gui` starts the window's program with the options before the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.exit(int(os.environ.get("WINDOW_EXIT", "0")))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is beside this Python, as far as the command can tell, and the only one on PATH."""
+    """A folder that the command takes for the one of this Python, and the only one on PATH."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def program(folder: Path) -> Path:
-    """Stands for the window: notes what it was given."""
+    """A fake window program that records its arguments."""
     file = folder / gui.PROGRAM
     file.write_text(PROGRAM, encoding="utf-8")
     file.chmod(0o755)

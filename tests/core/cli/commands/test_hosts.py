@@ -1,4 +1,4 @@
-"""`torchyard hosts`: the inventory on the command line, and each state that `hosts check` tells."""
+"""`torchyard hosts`: changes of the fleet file, and each state that `hosts check` reports."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
     assert listed[1].items() >= (entry | {"checked_at": None, "cpus": None, "gpus": []}).items()
     assert "lee@192.0.2.1:2222" in torchyard(desktop, "hosts", "list").stdout
 
-    assert (
-        "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr
-    )  # asks, and nobody is there
+    assert "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr  # asks, without a terminal
     torchyard(desktop, "hosts", "remove", "gpu-a", "-y")
     assert [host["name"] for host in answer(desktop, "hosts", "list")] == ["this-computer"]
 
@@ -208,7 +206,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     people = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in people.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Set `python` of this host", people.stdout, re.MULTILINE)
-    # What is found out is a cache: a disk that does not take it keeps nobody from using the host.
+    # Discovered facts are a cache: a full disk does not prevent the use of the host.
     facts = desktop.home / "facts.json"
     facts.unlink()
     facts.mkdir()

@@ -1,4 +1,4 @@
-"""`torchyard runs`: found by any short name, shown, read, stopped and fetched."""
+"""`torchyard runs`: lookup by short names, show, logs, stop and fetch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "p
 
 
 def detached(desktop: Desktop, file: Path) -> str:
-    """Starts the run and leaves it; its ID."""
+    """Starts a detached run; returns its ID."""
     return torchyard(desktop, "run", file, "--detach").stdout.strip()
 
 

@@ -1,4 +1,4 @@
-"""`torchyard status`: who uses what now."""
+"""`torchyard status`: current use of hosts and GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hosts audit` prints of an act."""
+"""Rows of `hosts audit`."""
 
 from __future__ import annotations
 

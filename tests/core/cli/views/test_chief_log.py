@@ -1,4 +1,4 @@
-"""The chief's log beside a run's events: what is shown, and where it ends."""
+"""The chief's log beside a run's events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_S = 10.0
 
 
 class Talks:
-    """An agent whose replica prints a line whenever it is asked."""
+    """An agent whose replica has a new line at each request."""
 
     host = "gpu-a"
     is_open = True

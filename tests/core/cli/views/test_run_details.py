@@ -1,4 +1,4 @@
-"""`runs show` tells what a step is made of where a replica told it."""
+"""`runs show` prints the parts of a step that a replica reported."""
 
 from __future__ import annotations
 

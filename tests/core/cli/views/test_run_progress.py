@@ -1,4 +1,4 @@
-"""What `torchyard run` shows of a run's events, on a terminal and elsewhere."""
+"""Output of `torchyard run`, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Show = Callable[..., str]
 
 
 def report(replica: str, **metrics: float | str | None) -> Event:
-    """A report as the journal has it: null where a replica has no such number."""
+    """A report as in the journal; None for a metric that the replica lacks."""
     return {"event": "report", "replica": replica, "step": None, "loss": None, "throughput": None, **metrics}
 
 
@@ -30,7 +30,7 @@ RUNNING = {"event": "run_state", "state": "running"}
 
 @pytest.fixture(params=["terminal", "pipe"])
 def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
-    """Shows events where stderr is a terminal, and where it is none; gives what was written there."""
+    """Shows events with and without a terminal on stderr; returns what was written there."""
 
     def piped(*events: Event) -> str:
         stream = io.StringIO()
@@ -81,7 +81,7 @@ def test_a_report_may_lack_any_number(show: Show, event: Event) -> None:
 
 
 def test_progress_is_the_first_trainers_whatever_else_reports(show: Show) -> None:
-    """Servers, reducers and evaluators come before workers in the alphabet, and worker-10 before worker-2."""
+    """Servers, reducers and evaluators sort before workers, and worker-10 before worker-2."""
     trainer = report("worker-2", step=7, loss=0.25, throughput=640.0)
     shown = show(RUNNING, SERVER, REDUCER, report("evaluator-0", loss=0.1), trainer, report("worker-10", step=3))
 
@@ -103,7 +103,7 @@ def test_a_loss_that_is_not_finite_is_said_so(show: Show) -> None:
 
 
 def test_brackets_in_messages_are_no_style(show: Show) -> None:
-    """A terminal's bars read square brackets as a style, and fail at a closing one that closes nothing."""
+    """rich reads square brackets as a style, and fails at an unmatched closing one."""
     check = {"event": "check", "name": "disk", "host": "gpu-a", "ok": True, "message": "room in [/mnt/data]"}
 
     assert "gpu-a: room in [/mnt/data]" in show(check, RUNNING)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.end_to_end.example_runs import (
+from tests.end_to_end.running import REPOSITORY
+from tests.end_to_end.training.example_runs import (
     EXAMPLES,
     TENSORFLOW,
     Place,
@@ -22,7 +23,6 @@ from tests.end_to_end.example_runs import (
     name_of,
     uses_tensorflow,
 )
-from tests.end_to_end.running import REPOSITORY
 from tests.fork_server import ForkServer
 from tests.lab import Desktop, LabUnavailable
 from tests.lab.commands import Commands
@@ -34,10 +34,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 TABLE = REPOSITORY / "docs" / "proof" / "examples.md"
 PLACES = ("this computer", "three hosts")
 TEXT = {"this computer": View(on_terminal=True, as_json=False), "three hosts": View(on_terminal=False, as_json=False)}
-"""The sample of every test run: each example with and without a terminal, and in both places."""
+"""The cases of every test run: each example with and without a terminal, and in both places."""
 VIEWS = [View(on_terminal, as_json) for as_json, on_terminal in itertools.product((False, True), (True, False))]
 Table = dict[tuple[Path, str, View], str]
-"""How each run ended, by example, place and view."""
+"""The end of each run, by example, place and view."""
 KINDS = {"none", "all_reduce", "sandblaster", "reduction_server", "downpour", "hogwild"}
 
 
@@ -45,7 +45,7 @@ KINDS = {"none", "all_reduce", "sandblaster", "reduction_server", "downpour", "h
 def places(
     module_lab: LabFactory, torch_for_hosts: ForkServer, _commands: Commands, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Place]]:
-    """This computer and three hosts, each with a desktop that uses it, for all tests of the module."""
+    """This computer and three hosts, each with a desktop, for all tests of the module."""
     lab = module_lab(3)
     (python,) = {host.fork_scripts_from(torch_for_hosts) for host in lab.hosts}
     away = Desktop(tmp_path_factory.mktemp("away"), lab, commands=_commands, knows_bandwidths=True, python=python)
@@ -57,7 +57,7 @@ def places(
 
 @contextmanager
 def this_computer(folder: Path, fork_server: ForkServer, commands: Commands) -> Iterator[Place]:
-    """A desktop that knows no host but its own computer, with an agent folder of its own, and no agent afterwards."""
+    """A desktop with its own computer as its only host, and an agent folder that is removed afterwards."""
     (folder / "bin").mkdir()
     fork_server.serve(write_client(folder / "bin"), os.getpid())
     python = str(folder / "bin" / "python")
@@ -104,7 +104,7 @@ def test_every_example_runs_as_text(places: dict[str, Place], example: Path, pla
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Table]:
-    """Takes how each run ended, and writes it down where all were made."""
+    """Collects the ends of runs, and writes them to a file after a full run."""
     found: Table = {}
     yield found
     if len(found) == len(EXAMPLES) * len(PLACES) * len(VIEWS):

@@ -1,4 +1,4 @@
-"""Many hosts, slow ones, dead ones, and servers that take only so many logins at once."""
+"""Many hosts, slow hosts, dead hosts, and servers that limit concurrent logins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.logins import connected, desktop_address, half_open, hide_from, says, sessions, write_config
+from tests.end_to_end.ssh.logins import connected, desktop_address, half_open, hide_from, says, sessions, write_config
 from tests.lab import HostSpec, Lab, LabHost
 from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until
@@ -27,7 +27,7 @@ from torchyard_core.fleet.ssh.openssh import open_ssh
 pytestmark = pytest.mark.lab
 
 ONE_AT_A_TIME = ("MaxStartups 1:100:1",)
-"""sshd drops whoever comes while another one is not logged in yet."""
+"""sshd drops connections while another one has not logged in yet."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def all_at_once(dial: SshDialer, names: list[str]) -> list[SshConnection]:
 
 @contextmanager
 def nobody_gets_in(host: LabHost) -> Iterator[None]:
-    """Logins on the host stay half open for as long as this lasts."""
+    """Keeps logins on the host half open inside the block."""
     gate = host.home / "closed"
     gate.touch()
     keys = host.folder / "slow_keys"
@@ -63,7 +63,7 @@ def nobody_gets_in(host: LabHost) -> Iterator[None]:
 
 
 def swallow(addresses: list[str]) -> None:
-    """What this machine sends to these addresses of a lab is lost without a word, for as long as the lab is there."""
+    """Silently drops packets from this machine to these addresses for the lifetime of the lab."""
     route = subprocess.run(["ip", "route", "get", addresses[0]], capture_output=True, text=True, check=True).stdout
     device = route.partition(" dev ")[2].split()[0]
     lines = [f"neigh replace {address} lladdr 02:00:00:00:00:fa dev {device}\n" for address in addresses]

@@ -1,4 +1,4 @@
-"""Hosts as teams have them: names that do not resolve, a shared home, noisy and unusual login shells."""
+"""Unusual hosts: names that do not resolve, a shared home, noisy and uncommon login shells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHERE = """
 
 
 def everywhere(tmp_path: Path, lab: Lab) -> Path:
-    """A topology with one replica on each host, which says where it is."""
+    """A topology with one replica on each host, which prints its host."""
     pools = "".join(
         f"  - {{name: on-{host.name}, role: worker, replicas: 1, hosts: [{host.name}]}}\n" for host in lab.hosts
     )

@@ -1,4 +1,4 @@
-"""Our environment against real torchrun's, variable by variable, where the hosts have unequal numbers of GPUs."""
+"""Compares the ranks' environment with that of torchrun, on hosts with unequal numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_gpus(lab: Lab) -> None:
 
 
 def torchrun_environments(lab: Lab, script: Path, processes: Mapping[str, int]) -> dict[int, dict[str, str]]:
-    """What each rank sees under torchrun, started by hand on every host with so many processes, by RANK."""
+    """The environment of each rank under torchrun with so many processes per host, by RANK."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     started = []
     for node_rank, host in enumerate(lab.hosts):
@@ -111,7 +111,7 @@ def test_replicas_without_gpus_are_what_one_torchrun_on_their_host_starts(
 def assert_as_under_torchrun(
     desktop: Desktop, outcome: Outcome, hosts: Lab, script: Path, processes: Mapping[str, int]
 ) -> None:
-    """Every rank of the run, whose script is `script`, saw what torchrun with so many processes a host gives it."""
+    """Asserts that each rank of a run of `script` has the environment that torchrun gives it."""
     assert outcome.ended["state"] == "succeeded", (outcome.ended, outcome.stderr)
     ours: dict[int, dict[str, str]] = {}
     for log in logs_of(desktop, outcome.run_id).values():

@@ -1,4 +1,4 @@
-"""TensorFlow trains across hosts: its own scripts, from nothing but the TF_CONFIG that they are given."""
+"""TensorFlow scripts train across hosts with nothing but TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.example_runs import Place, View, assert_shown, launch
 from tests.end_to_end.running import REPOSITORY, logs_of, nothing_but, programs_on
+from tests.end_to_end.training.example_runs import Place, View, assert_shown, launch
 from tests.lab import Desktop, Lab, LabUnavailable
 from tests.lab_fixtures import unavailable
 from tests.waiting import wait_until
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.tensorflow]
 EXAMPLES = REPOSITORY / "examples" / "tensorflow"
 ENVIRONMENT = REPOSITORY / ".venv-tensorflow"
 LEARNT = 0.9
-"""Accuracy of telling ten patterns apart; who guesses has 0.1, and noise lets nobody have 1."""
+"""Least accuracy for ten patterns; guessing gives 0.1, and noise prevents 1."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _installed() -> None:
 
 
 def trained(desktop: Desktop, lab: Lab, topology: str) -> dict[str, Any]:
-    """The run of an example, followed as text, whose processes see no variable but these; as `runs show` has it."""
+    """Runs an example whose processes see only these variables; returns the answer of `runs show`."""
     setup = [f"source {ENVIRONMENT}/bin/activate", nothing_but("PATH", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")]
     place = Place("three hosts", desktop, tuple(host.name for host in lab.hosts), python="")
     shown = launch(EXAMPLES / topology, place, View(on_terminal=False, as_json=False), setup=setup)

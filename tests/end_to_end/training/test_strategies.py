@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
 TOGETHER = ("--epochs", EPOCHS, "--batch-size", "10")
-"""For three trainers whose gradients are averaged: in all about as many a step as one process has."""
+"""Batch size for three trainers with averaged gradients: together about that of one process."""
 GENTLE = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
 GENTLEST = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
 """For groups at their own pace, whose steps add up: what each takes has to be smaller. On a busy machine groups of
 Hogwild take some dozens between two exchanges, all in the same direction."""
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
-"""How far the accuracy may be from one process's, of 1."""
+"""Largest difference to the accuracy of one process."""
 
 CHIEF = "{name: chief, role: chief, replicas: 1, hosts: [gpu-a]}"
 TWO_WORKERS = "{name: workers, role: worker, replicas: 2, hosts: [gpu-b, gpu-c], placement: spread}"
@@ -54,7 +54,7 @@ def accuracies(text: str) -> list[float]:
 
 
 def last_scored(log: str) -> int:
-    """The step of the last checkpoint that an evaluator has scored."""
+    """The step of the last checkpoint that an evaluator scored."""
     return int(re.findall(r"step (\d+) test accuracy", log)[-1])
 
 

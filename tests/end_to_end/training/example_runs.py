@@ -1,4 +1,4 @@
-"""The topologies of `examples/`, launched as they are on whatever hosts there are."""
+"""Launches the topologies of `examples/` on given hosts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.lab import Desktop
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))
 TENSORFLOW = REPOSITORY / ".venv-tensorflow"
 FEW_EPOCHS = ["--epochs", "3"]
-"""For scripts that take them: what is looked at here is the command, not how well they learn."""
+"""Fewer epochs for scripts that accept them: these tests are about the command."""
 WITHIN_S = 170.0
 LEARNT = 0.5
-"""Test accuracy of telling ten classes apart after a few epochs; a guess has 0.1."""
+"""Least test accuracy for ten classes after a few epochs; guessing gives 0.1."""
 TRAINERS = ("chief", "worker")
 MISTAKES = ("Traceback", "fault in Torchyard", "Error:")
 
@@ -34,7 +34,7 @@ class Place:
     desktop: Desktop
     hosts: tuple[str, ...]
     python: str
-    """With torch and scikit-learn."""
+    """An interpreter with torch and scikit-learn."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class View:
 
 @dataclass(frozen=True)
 class Shown:
-    """What `torchyard run` has shown of an example's run, and the exit code."""
+    """The output and exit code of one `torchyard run`."""
 
     code: int
     text: str
-    """Of stdout, and of stderr: on a terminal in one, without what colours and moves."""
+    """stdout and stderr; on a terminal both in one, without escape sequences."""
     view: View
 
 
@@ -85,7 +85,7 @@ def launch(
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
-    """What a user changes in the file: the hosts, how Python is found on them; and here, how long it trains."""
+    """The `--set` options that adapt a file: hosts, interpreter, and the length of the training."""
     document = yaml.safe_load(example.read_text())
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
 
 
 def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
-    """All that a user should see of an example's run was there: its end, its replicas, its progress, its result.
+    """Asserts that the output shows the run's end, replicas, progress and result.
 
     Returns the run as `runs show --json` has it.
     """

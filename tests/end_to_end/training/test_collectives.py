@@ -1,4 +1,4 @@
-"""Calls over all trainers in runs of the command: early stopping, and a worker group that dies meanwhile."""
+"""Collective calls of all trainers: early stopping, also when a worker group dies meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with ty.join() as cluster:
 
 
 def followed_until_its_report_is_seen(desktop: Desktop, lab: Lab, file: Path) -> Outcome:
-    """The run ends only after that: replicas are sampled once a second, and all of it may take less."""
+    """Follows a run until it has a report: replicas are sampled once a second, and a short run may end before."""
     process = desktop.start("run", file, "--json")
     assert process.stderr is not None
     events, run_id = [], "*"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.running import DIGITS, events_of, log_of, logs_of, programs_on, run, started, topology
-from tests.end_to_end.test_strategies import GENTLEST, TOGETHER, accuracies
+from tests.end_to_end.training.test_strategies import GENTLEST, TOGETHER, accuracies
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 
@@ -39,7 +39,7 @@ HOLD = """
 
 
 def smi(query: str) -> list[list[str]]:
-    """What nvidia-smi says of each GPU."""
+    """The GPUs according to nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [line.split(", ") for line in lines]
@@ -110,7 +110,7 @@ TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 def test_the_example_learns_on_gpus_under_every_strategy(
     desktop: Desktop, lab3: Lab, tmp_path: Path, strategy: str, more: list[str]
 ) -> None:
-    """Three hosts share this machine's first GPU, which no plan would give twice: so a line of the setup does."""
+    """Three hosts share this machine's first GPU through a setup line, since no plan assigns a GPU twice."""
     is_synchronous = strategy.split()[1].strip(",") not in ("downpour", "hogwild")
     pools = [TRAINERS, *more, "{name: scorer, role: evaluator, replicas: 1}"]
     arguments = TOGETHER if is_synchronous else GENTLEST

@@ -1,4 +1,4 @@
-"""What tests of logins share: a home with an ssh configuration, hosts that only a bastion reaches, and who is asked."""
+"""Helpers of login tests: a home with an ssh configuration, hosts behind a bastion, and scripted answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWERED_WITHIN_S = 20.0
 
 
 class Asked:
-    """Answers questions as a user would, and keeps them. Runs out of answers: gives up."""
+    """Answers questions from a list and records them; refuses once the list is empty."""
 
     def __init__(self, *answers: str | None):
         self.questions: list[Question] = []
@@ -34,13 +34,13 @@ class Asked:
 
 
 def write_config(home: Path, lab: Lab, text: str) -> None:
-    """The user's ~/.ssh/config, after settings that hold for every host of the lab."""
+    """Writes ~/.ssh/config: settings for every host of the lab, then the given text."""
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh" / "config").write_text(f"{text}\nHost *\n  User root\n  IdentityFile {lab.identity_file}\n")
 
 
 def hide_from(host: LabHost, *others: str) -> None:
-    """Nothing from `host` reaches these addresses any more: who has one of them has to come through a bastion."""
+    """Blocks traffic from `host` to these addresses, so that they are reachable only through a bastion."""
     for address in others:
         host.exec(["ip", "route", "add", "blackhole", f"{address}/32"], check=True)
 
@@ -51,7 +51,7 @@ def desktop_address(lab: Lab) -> str:
 
 
 def says(connection: SshConnection, command: str) -> str:
-    """What a command on the host prints. Uses up the connection's one channel, and leaves the connection open."""
+    """The output of a command on the host. Uses the connection's only channel and leaves the connection open."""
     channel = connection.execute(command)
     text = b""
     while data := channel.receive(ANSWERED_WITHIN_S):
@@ -61,7 +61,7 @@ def says(connection: SshConnection, command: str) -> str:
 
 @contextmanager
 def connected(dialer: SshDialer, hosts: Sequence[Host]) -> Iterator[list[SshConnection]]:
-    """Logins on all of these, one after the other."""
+    """Logs in to all of these, one after the other."""
     with ExitStack() as stack:
         connections = []
         for host in hosts:
@@ -72,11 +72,11 @@ def connected(dialer: SshDialer, hosts: Sequence[Host]) -> Iterator[list[SshConn
 
 
 def sessions(host: LabHost) -> int:
-    """How many logins are open on a host."""
+    """The number of open logins on a host."""
     titles = [process.argv[0] for process in host.processes()]
     return sum(title.startswith("sshd: root") and "[" not in title for title in titles)
 
 
 def half_open(host: LabHost) -> int:
-    """How many connections its sshd has that are not logged in yet."""
+    """The number of connections to its sshd that have not logged in yet."""
     return sum(process.argv[0].endswith("[net]") for process in host.processes())

@@ -1,4 +1,4 @@
-"""What a login asks of its user: passphrases, passwords and codes; once each, and kept nowhere."""
+"""Prompts of logins for passphrases, passwords and codes: once each, and stored nowhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.logins import Asked, connected, says, sessions, write_config
+from tests.end_to_end.ssh.logins import Asked, connected, says, sessions, write_config
 from tests.end_to_end.terminals import terminal
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key
@@ -68,7 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def encrypted_key(hosts: Lab, home: Path) -> Path:
-    """A key with a passphrase that the plain host takes; ~/.ssh/config names it."""
+    """A key with a passphrase that the plain host accepts, named in ~/.ssh/config."""
     write_config(home, hosts, "")
     path = home / ".ssh" / "locked"
     public = make_key(path, "locked", PASSPHRASE)
@@ -181,7 +181,7 @@ def agent(home: Path) -> Iterator[Path]:
 
 
 def add_key(agent: Path, key: Path, home: Path) -> None:
-    """As a user does it who types the passphrase."""
+    """Adds a key to an ssh-agent by typing its passphrase."""
     answer = home / "answer"
     answer.write_text(f"#!/bin/sh\nprintf '%s' '{PASSPHRASE}'\n")
     answer.chmod(0o700)

@@ -1,4 +1,4 @@
-"""The ways to a host: jumps, commands, included configuration, other names for keys, shared bastions."""
+"""Routes to a host: jumps, proxy commands, included configuration, key aliases, shared bastions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.logins import connected, desktop_address, hide_from, says, sessions, write_config
 from tests.end_to_end.running import started, topology
+from tests.end_to_end.ssh.logins import connected, desktop_address, hide_from, says, sessions, write_config
 from tests.lab import Desktop, Lab
 from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until

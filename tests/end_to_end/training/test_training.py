@@ -1,4 +1,4 @@
-"""The main job: a topology is launched on real SSH hosts, trains there for real, and is followed to its end."""
+"""A topology is launched on SSH hosts, trains there, and is followed to its end."""
 
 from __future__ import annotations
 

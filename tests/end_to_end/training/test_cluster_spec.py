@@ -1,4 +1,4 @@
-"""A script made for Vertex AI: it finds the others in CLUSTER_SPEC alone."""
+"""A Vertex AI script finds its peers through CLUSTER_SPEC alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 EXAMPLE = REPOSITORY / "examples" / "cluster_spec" / "three-hosts.yaml"
 SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
-"""The interface too: gloo would look for it by the host's own name, and names of lab hosts do not resolve."""
+"""Includes the interface: gloo resolves the host's own name otherwise, and names of lab hosts do not resolve."""
 
 WATCHED = """
 import runpy, sys
@@ -55,7 +55,7 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
 
 
 def test_gloo_s_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
-    """As they ended with the model, a rank on a busy machine hung once in thirty runs and more, all its work done."""
+    """On a busy machine, a rank that ended with the model hung in about one of thirty runs after all its work."""
     trainers = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.1:1"]}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = []
