@@ -1,4 +1,4 @@
-"""Gangs of real trainers that checkpoint, and what they have written down."""
+"""Gangs of real trainers that save checkpoints, and their recorded losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real join store on loopback: the keeper's own listener, in a process of its own that can be killed."""
+"""A join store on loopback, served by the keeper's listener in a separate process that tests can kill."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Trainers that share this machine's first GPU, each as if it were on a host of its own.
+"""Trainers that share this machine's first GPU, each on a simulated host.
 
-NCCL refuses two ranks on one GPU of one host; NCCL_HOSTID is its own word for what a host is. So all that goes between
-hosts goes as it does there, by NCCL's sockets.
+NCCL rejects two ranks on one GPU of one host. A different NCCL_HOSTID for each rank makes it treat them as hosts, so
+that they communicate through NCCL's sockets.
 """
 
 from __future__ import annotations

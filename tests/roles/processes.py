@@ -1,4 +1,4 @@
-"""What the tests of training processes share: environments, output, and a keeper's receiving end."""
+"""Helpers for tests with training processes: environments, output, and a receiver of metrics reports."""
 
 from __future__ import annotations
 

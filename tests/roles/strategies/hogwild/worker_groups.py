@@ -1,4 +1,4 @@
-"""Worker groups of Hogwild in one process: real sockets between them, and a thread for each group's training."""
+"""Hogwild worker groups in one process, with real sockets and one training thread per group."""
 
 from __future__ import annotations
 

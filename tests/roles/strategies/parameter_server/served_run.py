@@ -1,4 +1,4 @@
-"""Parameter servers and workers over real sockets in one process, a thread each: importing torch costs seconds."""
+"""Parameter servers and workers in one process, with real sockets and a thread each, to import torch only once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Run:
         ports = [listener.getsockname()[1] for listener in listeners]
         self.peers = Peers(ps=tuple(PeerAddress(f"ps-{n}", "127.0.0.1", port) for n, port in enumerate(ports)))
         for number, listener in enumerate(listeners):
-            self.servers_now.append(server_process.made(self.environment_of_server(number)))
+            self.servers_now.append(server_process.create_server(self.environment_of_server(number)))
             self._threads.append(self._served(number, listener))
         try:
             yield self
@@ -67,7 +67,9 @@ class Run:
         """One dies, without a moment to save, and comes back as its next generation."""
         self.servers_now[number].stop()
         self._threads[number].join(timeout=DEADLINE_S)
-        self.servers_now[number] = server_process.made(replace(self.environment_of_server(number), generation=1))
+        self.servers_now[number] = server_process.create_server(
+            replace(self.environment_of_server(number), generation=1)
+        )
         self.servers_now[number].resume()
         self._threads[number] = self._served(number, tensor_connection.listen_at(self.peers.ps[number]))
 

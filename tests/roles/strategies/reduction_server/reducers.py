@@ -1,4 +1,4 @@
-"""Reducers of this process, over real sockets; a thread stands for each worker."""
+"""Reducers in this process, with real sockets and a thread for each worker."""
 
 from __future__ import annotations
 

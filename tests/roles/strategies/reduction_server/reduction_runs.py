@@ -1,4 +1,4 @@
-"""Runs of the strategy reduction_server on the loopback interface: workers and reducers, each a process."""
+"""Runs of the strategy reduction_server on loopback, with a process for each worker and reducer."""
 
 from __future__ import annotations
 
