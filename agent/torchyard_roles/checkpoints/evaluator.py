@@ -15,7 +15,7 @@ import torch
 
 from torchyard_roles.checkpoints import files
 from torchyard_roles.checkpoints.fingerprint import entries, first_other_entry
-from torchyard_roles.checkpoints.saver import say
+from torchyard_roles.checkpoints.saver import log
 from torchyard_roles.coordination.graceful_stop import ECHO_S
 from torchyard_roles.errors import UsageProblem
 
@@ -71,7 +71,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
         state = one.load("model.pt")
     except files.Damaged as damage:
         if one.folder.exists():  # else it was pruned meanwhile
-            say(f"the checkpoint {one.folder} is passed over: {damage}.")
+            log(f"the checkpoint {one.folder} is passed over: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
     if difference:

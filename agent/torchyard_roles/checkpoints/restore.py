@@ -17,7 +17,7 @@ import torch
 
 from torchyard_roles.checkpoints import files, group_broadcast, training_state
 from torchyard_roles.checkpoints.fingerprint import first_difference
-from torchyard_roles.checkpoints.saver import say
+from torchyard_roles.checkpoints.saver import log
 from torchyard_roles.devices import move_optimizer
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
@@ -163,11 +163,11 @@ def restore(
     if found is not None:
         model.load_state_dict(contents.pop("model.pt"))
     if part is None:
-        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers.")
+        log(f"{who} has saved no part of step {step} and goes on with new random numbers.")
     if not {"stateful", "optimizer"} <= script.keys():
-        say(f"{who} goes on at step {step} with what the script has made: nobody has its optimizer and schedulers.")
+        log(f"{who} goes on at step {step} with the script's new optimizer and schedulers: no saved ones were found.")
     if is_chief:
-        say(f"resumed from {root / files.name_of(step)}: {step} steps, {received['epoch']} epochs done.")
+        log(f"resumed from {root / files.name_of(step)}: {step} steps, {received['epoch']} epochs done.")
     return Resumed(step, script, part)
 
 
@@ -185,7 +185,7 @@ def _newest(
                 return None, {}
             contents = {name: found.load(name) for name in files.FILES}
         except files.Damaged as damage:
-            say(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
+            log(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
             continue
         summary.update(step=step, epoch=found.about.get("epoch", 0))
         return found, contents

@@ -34,8 +34,8 @@ PARTS_WAIT_S = 10.0
 """Longest wait for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
 
 
-def say(sentence: str) -> None:
-    print(f"torchyard: {sentence}", flush=True)
+def log(message: str) -> None:
+    print(f"torchyard: {message}", flush=True)
 
 
 class CheckpointSaver:
@@ -241,7 +241,7 @@ class CheckpointSaver:
         try:
             state |= training_state.of_script(self.stateful, self._optimizer)
         except UsageProblem as problem:  # the script's state has changed to something that cannot be saved
-            say(f"{self.who} keeps less of step {step} than it needs to go on by itself: {problem.message}")
+            log(f"{self.who} keeps less of step {step} than it needs to go on by itself: {problem.message}")
         if at_once:
             self._write_part(step, state, kept)
         else:  # the part may be as large as a model
@@ -256,7 +256,7 @@ class CheckpointSaver:
             if kept:
                 files.prune_parts(self.root, self.who, {step, *kept})
         except (OSError, RuntimeError) as error:
-            say(f"{self.who} could not save its own part of step {step}: {_why(error)}.")
+            log(f"{self.who} could not save its own part of step {step}: {_why(error)}.")
         self._mark(step)
 
     def _mark(self, step: int) -> None:
@@ -305,7 +305,7 @@ class CheckpointSaver:
         older = len(files.complete(self.root))
         left = f"The {older} before it stay" if older else "There is none before it"
         goes_on = "; training goes on" if self._goes_on else ""
-        say(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{goes_on}.")
+        log(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{goes_on}.")
 
 
 def _why(error: Exception) -> str:

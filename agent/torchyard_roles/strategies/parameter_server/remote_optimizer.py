@@ -79,8 +79,8 @@ def _plain(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise UsageProblem(
-        f"The optimizer's {name} is a {type(value).__name__}, which cannot be told to the servers.",
-        "Only numbers, text and lists of them can.",
+        f"The optimizer's {name} is a {type(value).__name__}, which cannot be sent to the servers.",
+        "Use numbers, text and lists of them.",
     )
 
 

@@ -140,7 +140,7 @@ class ServerPair:
         with self._changed:
             before = self._sessions.get((group, rank))
             if before is not None and before.generation > generation:
-                raise Refusal(f"{connection.peer} is of an earlier start of its group than those who train now.")
+                raise Refusal(f"{connection.peer} is of an earlier generation of its group.")
             self._sessions[group, rank] = session
             self._away_since.pop(group, None)
             if self.shard is not None:
