@@ -26,13 +26,13 @@ GPU_MARKS = [
 
 
 class Interpreters:
-    """Starts scripts in interpreters of their own: what was forked from a process that has looked at a GPU cannot."""
+    """Start scripts in new interpreters, since forks of a process with an initialized GPU cannot use it."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """A process whose output is one text."""
+        """A process with combined output as text."""
         given = environment or {}
         servant = given.get("TORCHYARD_ROLE") in ("ps", "reducer")
         gpu = {

@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 class Runs:
-    """Starts them, and ends all that is left."""
+    """Starts processes, and ends the remaining ones."""
 
     def __init__(self, nursery: Nursery) -> None:
         self._nursery = nursery
@@ -80,7 +80,7 @@ class Topology:
         return started
 
     def outputs(self, program: str, *arguments: str) -> list[str]:
-        """What each worker printed, once all have ended with 0."""
+        """The output of each worker, after all have ended with 0."""
         return [output_of(each) for each in self.train(program, *arguments)]
 
 
