@@ -1,4 +1,4 @@
-"""What a training script imports to be trained on a cluster, at the cost of four lines.
+"""The interface for training scripts: four lines distribute a training loop over a cluster.
 
     import torchyard_roles as ty
 

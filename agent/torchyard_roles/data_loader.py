@@ -1,14 +1,12 @@
-"""Each worker's share of the data.
+"""Data loaders over one worker's share of a dataset, with positions that are saved and restored.
 
-A share is reshuffled for every epoch without the script saying so, and all workers agree on the order because it
-follows from the seed and the epoch alone. With the same order, N workers with batches of B see the same samples
-in each step as one process with batches of N·B.
+Training shares are reshuffled in every epoch, in an order that follows from the seed and the epoch alone. N workers
+with batches of B see the same samples in each step as one process with batches of N·B.
 
-An evaluation's shares are other ones: each sample belongs to exactly one worker, so that shares may differ by one
-sample, and sums over all workers are exact.
+Evaluation shares give each sample to exactly one worker, so that sums over all workers are exact; shares may differ by
+one sample.
 
-A loader knows where it is in the data, and takes that up again in a resumed run: epochs that were finished yield
-nothing, the one that was broken off goes on at its next batch, in the order it had.
+In a resumed run finished epochs yield nothing, and the interrupted epoch continues at its next batch in the same order.
 """
 
 from __future__ import annotations
@@ -37,23 +35,23 @@ from torchyard_roles.training_metrics import Progress
 
 
 class DataShare(NamedTuple):
-    """Part `part` of `parts` equal ones."""
+    """Part `part` of `parts` equal parts of the data."""
 
     part: int = 0
     parts: int = 1
 
 
 class EpochSampler(DistributedSampler):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
-    """DistributedSampler that goes on to the next epoch by itself; set_epoch() still does what it says."""
+    """A DistributedSampler that advances the epoch by itself; set_epoch() still works."""
 
     def __iter__(self) -> Iterator[int]:
-        order: Iterator[int] = super().__iter__()  # made in one go, from this epoch's number
+        order: Iterator[int] = super().__iter__()  # computed at once, from the current epoch
         self.epoch += 1
         return order
 
 
 class PartSampler(Sampler):  # type: ignore[misc]  # as above
-    """One of `parts` contiguous parts of the dataset, in its order: together they hold each sample once."""
+    """One contiguous part of the dataset in its order; all parts together have each sample once."""
 
     def __init__(self, dataset: Any, share: DataShare) -> None:
         count = len(dataset)
@@ -66,12 +64,12 @@ class PartSampler(Sampler):  # type: ignore[misc]  # as above
         return len(self._part)
 
 
-Asked = Callable[["ShareLoader", bool], None]
-"""Told that a loader is asked for its next batch: (the loader, whether there may be one; False ends its epoch)."""
+OnRequest = Callable[["ShareLoader", bool], None]
+"""Called before a loader's next batch: (the loader, whether a batch may follow; False at the end of an epoch)."""
 
 
-class Skipping:
-    """Index batches of which the first are passed over, without loading what they stand for."""
+class SkippingBatchSampler:
+    """Batches of indices without the first ones, whose samples are not loaded."""
 
     def __init__(self, batches: Any, skip: int, then: Callable[[], None]) -> None:
         self._batches = batches
@@ -80,7 +78,7 @@ class Skipping:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._batches)
-        skip, self._skip = self._skip, 0  # the next epoch is whole
+        skip, self._skip = self._skip, 0  # for one epoch only
         if skip:
             for _ in range(skip):
                 next(batches, None)
@@ -92,10 +90,10 @@ class Skipping:
 
 
 class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
-    """A DataLoader that brings its batches to the rank's device, counts them, and can go on in the midst of an epoch.
+    """A DataLoader that moves batches to the rank's device, counts them, and resumes within an epoch.
 
-    An *epoch* is an iteration that is begun with gradients enabled: evaluations under `torch.no_grad()` count for
-    nothing, and are never passed over.
+    An *epoch* is an iteration that starts with gradients enabled. Iterations under `torch.no_grad()` are not counted
+    and never skipped.
     """
 
     def __init__(
@@ -105,21 +103,21 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         device: torch.device,
         progress: Progress,
         share: DataShare | None = None,
-        asked: Asked | None = None,
+        on_request: OnRequest | None = None,
         evaluating: Callable[[bool], None] | None = None,
         **options: Any,
     ) -> None:
-        """`evaluating` makes it a loader of evaluations: it is told of the begin and end of each."""
-        # Before DataLoader's own, which refuses some attributes later.
+        """`evaluating` makes this an evaluation loader; it is called with True and False around each iteration."""
+        # Set before DataLoader.__init__(), which later refuses some attributes.
         self._device = device
         self._progress = progress
         self._parts = (share or DataShare()).parts
-        self._asked = asked or _nothing
+        self._on_request = on_request or _nothing
         self._evaluating = evaluating
         self._begun = 0
         self._batches = 0
         self._order: dict[str, Any] = {}
-        self._skipping: Skipping | None = None
+        self._skipping: SkippingBatchSampler | None = None
         self._finished_before = 0
         self._broken_off: dict[str, Any] | None = None
         self._resumed: Callable[[], None] = _nothing
@@ -129,21 +127,24 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
 
     @property
     def epochs_done(self) -> int:
-        """Finished epochs, those of the run's earlier lives included."""
+        """Finished epochs, including those before a resume."""
         return max(self._begun - 1, self._finished_before)
 
     def position(self) -> dict[str, Any]:
-        """Where it is, as plain data: epochs begun, batches of the last one handed out, and what its order follows
-        from. Before anything was asked of a resumed loader: where it will go on."""
+        """The position as plain data: epochs begun, batches of the last one, and the source of its order.
+
+        Before the first iteration of a resumed loader: the position at which it resumes.
+        """
         if self._broken_off is not None and self._begun <= self._finished_before:
             return self._broken_off
         return {"begun": self._begun, "batches": self._batches, "parts": self._parts, **self._order}
 
     def go_on_from(self, position: Mapping[str, Any], resumed: Callable[[], None]) -> None:
-        """Pass over what position() says was done. `resumed` is called when that is through, right before the first
-        batch that is new is loaded (or the end of its epoch is met): random numbers are set right there.
+        """Resume at a position().
 
-        With another number of workers than then, the batches done are counted over in shares of now.
+        `resumed` is called right before the first new batch is loaded, or at the end of its epoch; random states are
+        restored there. With another number of workers, the number of finished batches is converted to shares of the
+        current size.
         """
         batches = position["batches"] * position["parts"] // self._parts
         self._finished_before = max(0, position["begun"] - 1)
@@ -152,11 +153,11 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
 
     @property
     def _index_sampler(self) -> Any:
-        # torch asks for this whenever it starts an iterator (2.4 to 2.13): the one place before its workers prefetch.
+        # torch (2.4 to 2.13) reads this when it starts an iterator, before its workers prefetch.
         return self._skipping if self._skipping is not None else super()._index_sampler
 
     def _fresh(self) -> Iterator[Any]:
-        """A new iterator of torch's. Its workers begin with SIGTERM held back, until OutlivesStop answers it there."""
+        """A new iterator of DataLoader. Its workers start with SIGTERM blocked, until OutlivesStop handles it."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
             batches: Iterator[Any] = super().__iter__()
             return batches
@@ -186,13 +187,13 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         if resuming is not None and self._begun == resuming["begun"]:
             yield from self._rest(resuming)
             return
-        self._order = self._order_of_next()  # it may be saved right here, and be another after that
-        self._asked(self, True)
+        self._order = self._order_of_next()  # the request may save it, and may change it
+        self._on_request(self, True)
         self._order = self._order_of_next()
         yield from self._counted(self._fresh())
 
     def _rest(self, position: Mapping[str, Any]) -> Iterator[Any]:
-        """The epoch that was broken off, from its next batch on."""
+        """The rest of the interrupted epoch."""
         skip = int(position["batches"])
         same_order = position["parts"] == self._parts
         self._set_order(position if same_order else {"epoch": position.get("epoch")})
@@ -204,16 +205,16 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         self._batches = skip
         if not skip:
             self._resumed()
-            self._asked(self, True)
+            self._on_request(self, True)
             yield from self._counted(self._fresh())
-        elif isinstance(self.dataset, IterableDataset):  # which only it can pass over
+        elif isinstance(self.dataset, IterableDataset):  # only iteration can skip its batches
             batches = self._fresh()
             for _ in range(skip):
                 next(batches, None)
             self._resumed()
             yield from self._counted(batches)
         else:
-            self._skipping = Skipping(super()._index_sampler, skip, self._resumed)
+            self._skipping = SkippingBatchSampler(super()._index_sampler, skip, self._resumed)
             try:
                 yield from self._counted(self._fresh())
             finally:
@@ -223,15 +224,15 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         first = True
         while True:
             if not first:
-                self._asked(self, True)
+                self._on_request(self, True)
             first = False
             try:
                 batch = next(batches)
             except StopIteration:
-                self._asked(self, False)
+                self._on_request(self, False)
                 return
             self._batches += 1
-            if torch.is_grad_enabled():  # an evaluation's batches are not training's throughput
+            if torch.is_grad_enabled():  # evaluation batches do not count as throughput
                 self._progress.batch(samples(batch))
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
@@ -240,7 +241,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _order_of_next(self) -> dict[str, Any]:
-        """What the order of the epoch that now begins follows from."""
+        """The source of the order of the epoch that starts now."""
         if isinstance(self.sampler, DistributedSampler):
             return {"epoch": int(self.sampler.epoch)}
         if self.generator is not None:
@@ -259,10 +260,10 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
 
 
 class OutlivesStop:
-    """A loader's worker that leaves SIGTERM to the process it works for.
+    """A worker_init_fn with which a loader's worker ignores SIGTERM, unless its own rank sends it.
 
-    The keeper sends SIGTERM to the whole process group, and torch ends a worker by it: the rank would die of its
-    dead worker before it has reached the boundary at which it saves. Only what the rank itself sends ends it.
+    The keeper sends SIGTERM to the whole process group. A worker that ends would make the rank fail before it reaches
+    the step boundary at which it saves.
     """
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
@@ -296,13 +297,13 @@ def make_loader(
     device: torch.device,
     progress: Progress,
     options: dict[str, Any],
-    asked: Asked | None = None,
+    on_request: OnRequest | None = None,
     evaluating: Callable[[bool], None] | None = None,
 ) -> ShareLoader:
-    """The loader of one share; the whole of the data where there is only one.
+    """Create the loader of one share of the data.
 
-    `dataset` may be a DataLoader, whose data and options are taken over. `batch_size` is a worker's own; it, `shuffle`
-    and `options` are DataLoader's, with its defaults. Raises UsageProblem where the data cannot be shared out.
+    `dataset` may be a DataLoader, whose dataset and options are used. `batch_size` is per worker; it, `shuffle` and
+    `options` are those of DataLoader, with its defaults. Raises UsageProblem for data that cannot be divided.
     """
     if isinstance(dataset, DataLoader):
         given = [
@@ -346,14 +347,14 @@ def make_loader(
     if "batch_sampler" not in options:
         options["batch_size"] = batch_size
     return ShareLoader(
-        dataset, device=device, progress=progress, share=share, asked=asked, evaluating=evaluating, **options
+        dataset, device=device, progress=progress, share=share, on_request=on_request, evaluating=evaluating, **options
     )
 
 
 def _taken_over(
     loader: DataLoader[Any], share: DataShare, seed: int | None, *, evaluates: bool
 ) -> tuple[Dataset[Any], dict[str, Any]]:
-    """The dataset of a DataLoader, and its options with batch_size and shuffle."""
+    """The dataset and the options of a DataLoader, including batch_size and shuffle."""
     kind = type(loader)
     if isinstance(loader, ShareLoader):
         raise UsageProblem("loader() got a loader that it has made itself.", "Give it each DataLoader once.")

@@ -1,4 +1,4 @@
-"""Where a rank computes, and how what it needs gets there."""
+"""The device of a rank, and moving batches and optimizers to it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torchyard_roles.errors import EnvironmentProblem
 
 
 def choose(environment: Environment) -> torch.device:
-    """`cuda:N` for process N of its replica where each of them can have a GPU, else the CPU.
+    """`cuda:N` for process N of its replica if there is a GPU for each of them, else the CPU.
 
-    GPUs that the plan gave but torch cannot see are an error: a rank that trains on the CPU while its peers wait
-    on GPUs would hang them all.
+    Raises EnvironmentProblem for GPUs of the plan that torch does not see: a rank on the CPU would hang its peers on
+    GPUs.
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen >= environment.local_world_size:
-        torch.cuda.set_device(environment.local_rank)  # so that a script's own "cuda" means this one
+        torch.cuda.set_device(environment.local_rank)  # the default of "cuda" in the script
         return torch.device("cuda", environment.local_rank)
     if environment.is_torchyard and environment.visible_gpus:
         raise EnvironmentProblem(
@@ -31,7 +31,7 @@ def choose(environment: Environment) -> torch.device:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The same batch with all its tensors on `device`, however it is nested."""
+    """The batch with all its tensors on `device`, including those in nested containers."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
@@ -44,9 +44,9 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Take along the state of an optimizer that has already stepped or was restored."""
+    """Move the state of an optimizer that has stepped or was restored."""
     for state in optimizer.state.values():
         for name, value in state.items():
-            # A scalar `step` stays where the optimizer keeps it: on the CPU.
+            # Optimizers keep a scalar `step` on the CPU.
             if isinstance(value, torch.Tensor) and value.dim() > 0:
                 state[name] = value.to(device)

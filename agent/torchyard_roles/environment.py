@@ -1,7 +1,7 @@
-"""Who this process is, read once from its environment.
+"""The identity of a process in its run, read from environment variables.
 
-Three cases, told apart by the variables alone: started by Torchyard (`TORCHYARD_REPLICA`), started by plain
-torchrun (`RANK` without it), or started by hand (neither): then it is one process with everything to itself.
+A process is started by Torchyard (`TORCHYARD_REPLICA` is set), by plain torchrun (only `RANK` is set), or by hand
+(neither is set): then it is a run of one process.
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ __all__ = ["ROLES", "TRAINERS", "Environment", "Options", "PeerAddress", "Peers"
 TRAINERS = ("chief", "worker")
 ROLES = (*TRAINERS, "ps", "reducer", "evaluator")
 ASYNCHRONOUS = ("downpour", "hogwild")
-"""Kinds whose worker groups are gangs of their own."""
+"""Strategies in which each worker group is a gang."""
 KEY_BYTES = 32
 LONGEST_NUMBER = 18
-"""Digits."""
+"""Digits of a number."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A process's place in the run. `rank` and `world_size` count trainers only."""
+    """The identity of a process. `rank` and `world_size` count trainers only."""
 
     role: str = "worker"
     replica: str = ""
-    """Its name, such as `worker-3`; empty where Torchyard did not start it."""
+    """The name of the replica, such as `worker-3`; empty unless Torchyard started it."""
     index: int = 0
-    """Among the replicas of its role."""
+    """The number of the replica within its role."""
     rank: int | None = 0
-    """None for those that do not train."""
+    """None for processes that do not train."""
     world_size: int = 1
     local_rank: int = 0
-    """Among the processes of its replica, which share its GPUs. LOCAL_RANK counts replicas without GPUs on one host
-    together; under plain torchrun it is this."""
+    """The number of the process in its replica. LOCAL_RANK differs for replicas without GPUs on one host, which it
+    numbers together; under plain torchrun the two are equal."""
     local_world_size: int = 1
-    """Processes of its replica."""
+    """The number of processes of its replica."""
     strategy: str = "all_reduce"
     master: str = ""
-    """`address:port` of the trainers' rendezvous, empty where there is none."""
+    """`address:port` of the trainers' rendezvous, or empty."""
     visible_gpus: str = ""
     report_address: str = ""
     run_id: str = ""
     run_dir: str = ""
-    """Where what should come home is put; empty where Torchyard did not start it."""
+    """The folder for the outputs of the run; empty unless Torchyard started it."""
     options: Options = field(default_factory=Options)
-    """The topology's strategy block."""
+    """The settings of the strategy."""
     group: int = 0
-    """The trainer's worker group; 0 in synchronous kinds, and for who does not train."""
+    """The worker group; 0 in synchronous strategies and for processes that do not train."""
     groups: int = 1
-    """How many worker groups take part."""
+    """The number of worker groups."""
     group_rank: int = 0
-    """Of this process within its group."""
+    """The rank of the process within its group."""
     group_size: int = 1
-    """Of its group, in processes; 1 for who does not train."""
+    """The number of processes of its group; 1 for processes that do not train."""
     generation: int = 0
-    """How often its gang was started again."""
+    """How often its gang was restarted."""
     peers: Peers = field(default_factory=Peers)
-    """Who takes part, and where it is reached."""
+    """The addresses of the other replicas."""
     store: str = ""
-    """`address:port` of the run's join store, empty where there is none."""
+    """`address:port` of the run's join store, or empty."""
     key: bytes = field(default=b"", repr=False)
-    """The key of the join store's and the exchange's connections (32 bytes), empty where there is none."""
+    """The key for connections to the join store and between ranks (32 bytes), or empty."""
     checkpoints: str = ""
-    """The folder of the run's checkpoints; empty where Torchyard did not start it."""
+    """The folder of the run's checkpoints, or empty."""
 
     @property
     def trains(self) -> bool:
@@ -77,14 +77,14 @@ class Environment:
 
     @property
     def gang(self) -> str:
-        """The name of those that are started again together, as the keeper's journal has it."""
+        """The name of the gang, as in the keeper's journal."""
         if not self.trains:
             return self.replica or self.role
         return f"group-{self.group}" if self.strategy in ASYNCHRONOUS else "trainers"
 
     @property
     def name(self) -> str:
-        """Who this process is, for messages: `worker-3`, or `worker-3.1` where its replica has several processes."""
+        """The name of the process in messages: `worker-3`, or `worker-3.1` in a replica with several processes."""
         name = self.replica or f"{self.role}-{self.index}"
         return f"{name}.{self.local_rank}" if self.replica and self.local_world_size > 1 else name
 
@@ -94,7 +94,7 @@ class Environment:
 
 
 def read(environ: Mapping[str, str]) -> Environment:
-    """Raises EnvironmentProblem with a sentence where the variables contradict each other."""
+    """Parse the variables. Raises EnvironmentProblem if they are invalid or inconsistent."""
     role = environ.get("TORCHYARD_ROLE", "worker")
     if role not in ROLES:
         raise EnvironmentProblem(f"TORCHYARD_ROLE is {role!r}, but the roles are {', '.join(ROLES)}.")
@@ -133,15 +133,15 @@ def read(environ: Mapping[str, str]) -> Environment:
 
 
 def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
-    """(rank, size) of its worker group: the whole world where nobody says otherwise.
+    """(rank, size) in the worker group, by default of all trainers.
 
-    A torchrun that the replica's command has started makes more processes than Torchyard counted: then its world is
-    the group.
+    If the replica's command starts torchrun, there are more processes than Torchyard counts, and the group is the world
+    of torchrun.
     """
     if rank is None:
         return 0, 1
     group_rank, size = _number(environ, "TORCHYARD_GROUP_RANK"), _number(environ, "TORCHYARD_GROUP_SIZE")
-    if group_rank is None or not size or _has_launcher_of_its_own(environ):
+    if group_rank is None or not size or _has_own_launcher(environ):
         return rank, world_size
     if group_rank >= size:
         raise EnvironmentProblem(
@@ -151,9 +151,9 @@ def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: in
 
 
 def _place_in_replica(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(number, count) among the processes of its replica."""
+    """(number, count) of the process in its replica."""
     number = _number(environ, "TORCHYARD_PROCESS")
-    if number is None or _has_launcher_of_its_own(environ):
+    if number is None or _has_own_launcher(environ):
         return _number(environ, "LOCAL_RANK") or 0, _number(environ, "LOCAL_WORLD_SIZE") or 1
     return number, _number(environ, "TORCHYARD_PROCESSES") or 1
 
@@ -164,17 +164,17 @@ def _key(environ: Mapping[str, str]) -> bytes:
     except ValueError:
         key = b"?"
     if key and len(key) != KEY_BYTES:
-        raise EnvironmentProblem(f"TORCHYARD_KEY must have {2 * KEY_BYTES} hex digits.")  # never with what it has
+        raise EnvironmentProblem(f"TORCHYARD_KEY must have {2 * KEY_BYTES} hex digits.")  # never with the key
     return key
 
 
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
-    """(rank, world size); Torchyard's own variables win over torchrun's.
+    """(rank, world size). Torchyard's variables take precedence over those of torchrun.
 
-    In asynchronous kinds each worker group is a torch world of its own, so RANK does not say the rank in the run.
+    In asynchronous strategies each worker group is a torch world, so RANK is not the rank in the run.
     """
     pairs = [("TORCHYARD_RANK", "TORCHYARD_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
-    if _has_launcher_of_its_own(environ):
+    if _has_own_launcher(environ):
         pairs.reverse()
     if not trains:
         world_sizes = (_number(environ, world_name) for _, world_name in pairs)
@@ -197,8 +197,8 @@ def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[
     return 0, 1
 
 
-def _has_launcher_of_its_own(environ: Mapping[str, str]) -> bool:
-    """Whether the replica's command started torchrun (`launcher: command`), which made the world we are in."""
+def _has_own_launcher(environ: Mapping[str, str]) -> bool:
+    """Whether the replica's command started torchrun (`launcher: command`), so that RANK is in its world."""
     launched_for = environ.get("TORCHELASTIC_RUN_ID")
     return launched_for is not None and launched_for != environ.get("TORCHYARD_RUN_ID")
 

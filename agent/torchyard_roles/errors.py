@@ -1,21 +1,21 @@
-"""What a training script is told when it or its environment cannot work.
+"""Exceptions that reach a training script.
 
-RolesError                 the base: a sentence, and what to do next
-├── EnvironmentProblem     the environment contradicts itself, or promises what the host does not have
-├── UsageProblem           a call that cannot be meant like that, such as distribute() twice
-├── NotInThisVersion       a strategy or role that the installed torchyard_roles does not have
-├── StoreLost              the run's join store does not answer any more
-├── StoreTimeout           another process did not do in time what this one waited for, such as calling mean()
-├── PeerLost               another process of the run that this one exchanges with is gone, by name
-├── NotFinite              a step's gradients are NaN or infinite, and the topology says that this ends the run
-└── ProtocolError          the other end of a connection says what cannot be: another key, size or dtype
+RolesError                 base class: a message and a hint
+├── EnvironmentProblem     the environment is inconsistent, or the host lacks something that it names
+├── UsageProblem           a wrong call, such as distribute() after the first step
+├── NotInThisVersion       a strategy that the installed torchyard_roles does not have
+├── StoreLost              the run's join store no longer answers
+├── StoreTimeout           another process did not make an expected call in time, such as mean()
+├── PeerLost               a process of the run is gone
+├── NotFinite              the gradients of a step are NaN or infinite, and strategy.on_nan is fail
+└── ProtocolError          the peer sent an invalid message, or has another key, size or dtype
 """
 
 from __future__ import annotations
 
 
 class RolesError(RuntimeError):
-    """`code` for programs, a sentence for people, and a hint that says what to do next."""
+    """An error with a machine-readable `code`, a message, and a hint with the next step."""
 
     code = "roles"
 
@@ -32,7 +32,7 @@ class EnvironmentProblem(RolesError):
 
 
 class UsageProblem(RolesError):
-    """Raised by the call that is wrong, so that the traceback points at its line."""
+    """Raised by the wrong call, so that the traceback shows its line."""
 
     code = "usage"
 
@@ -44,21 +44,24 @@ class NotInThisVersion(RolesError):
 
 
 class StoreLost(RolesError):
-    """Raised by every call on a join store that could not be reached, or reached again, for 10 s."""
+    """Raised by every call on a join store that was unreachable for 10 s."""
 
     code = "store_lost"
 
 
 class StoreTimeout(RolesError):
-    """Raised by JoinStore.get and JoinStore.wait, distribute(), and the calls over all trainers."""
+    """Raised by JoinStore.get() and JoinStore.wait(), distribute(), and the collective calls."""
 
     code = "store_timeout"
 
 
 class PeerLost(RolesError):
-    """Raised by what waits for the peer: the exchange of a step, or the connection's making.
+    """Raised by calls that wait for the peer, such as a step or connect().
 
-    `name` as in `reducer-1`, `host` its address, `why` half a sentence.
+    Attributes:
+        name: of the peer, such as `reducer-1`.
+        host: its address.
+        why: the reason, as a clause.
     """
 
     code = "peer_lost"
@@ -71,13 +74,15 @@ class PeerLost(RolesError):
 
 
 class ProtocolError(RolesError):
-    """Raised before a byte of what does not fit is received. The connection is of no use afterwards."""
+    """Raised before the payload of an invalid message is received. The connection is unusable afterwards."""
 
     code = "protocol"
 
 
 class NotFinite(RolesError):
-    """Raised by the optimizer's step(), before the gradients are used or sent; where they are on a GPU that is not
-    waited for, by the step after it, or at the end."""
+    """Raised by the optimizer's step() before the gradients are used or sent.
+
+    On a GPU the check is asynchronous: the next step raises it, or the end of training.
+    """
 
     code = "not_finite"

@@ -1,4 +1,4 @@
-"""Sends a process's reports to its keeper: a datagram each, dropped rather than waited for."""
+"""Metrics reports to the keeper, one datagram each. A report is dropped if the keeper's queue is full."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torchyard_agent.protocol import metrics_report
 from torchyard_roles.environment import Environment
 
 SERVING_EVERY_S = 1.0
-"""Between two reports of who serves: as often as keepers pass them on."""
+"""Interval of the reports of servers, which is the interval at which keepers forward them."""
 LAST_WAIT_S = 0.2
-"""How long the last one may wait for room in the keeper's queue."""
+"""Longest wait of the last report for room in the keeper's queue."""
 
 
 class Reporter:
-    """Never raises, and waits only if told to: whether the keeper listens is no business of the training's."""
+    """Sends reports. Never raises, and by default never waits, so that training does not depend on the keeper."""
 
     def __init__(self, environment: Environment) -> None:
         self._replica = environment.replica
@@ -32,11 +32,11 @@ class Reporter:
 
     @property
     def is_open(self) -> bool:
-        """False where nobody listens for reports, and in a forked child (a loader's worker), which is no rank."""
+        """False without a keeper, and in a forked child such as a worker of a data loader."""
         return self._socket is not None and os.getpid() == self._process
 
     def send(self, metrics: dict[str, float], wait_s: float = 0.0) -> bool:
-        """Whether it went off. `wait_s`: how long it may wait for room in the keeper's queue."""
+        """Send a report, waiting at most `wait_s` for room in the keeper's queue. Returns whether it was sent."""
         if self._socket is None or not self.is_open:
             return False
         datagram = metrics_report.encode(self._replica, self._local_rank, metrics)
@@ -46,7 +46,7 @@ class Reporter:
         try:
             self._socket.settimeout(wait_s)
             self._socket.sendto(datagram, self._address)
-        except OSError:  # the queue is full, or the keeper is gone: reports are lossy by contract
+        except OSError:  # the queue is full or the keeper is gone; reports may be lost
             return False
         return True
 
@@ -57,10 +57,11 @@ class Reporter:
 
 
 class ServingReports:
-    """Tells the keeper once a second how a server or reducer is doing, from a thread of its own.
+    """Periodic reports of a server or reducer, sent by a background thread.
 
-    `figures` gives numbers by the names of `report.METRICS`; `traffic` the bytes sent and received so far, of which
-    bytes a second are made. Both are called from that thread.
+    Args:
+        figures: returns metrics by the names of `metrics_report.METRICS`. Called by the thread.
+        traffic: returns the bytes sent and received so far, for the rate. Called by the thread.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ServingReports:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Sends the last figures, and ends the thread."""
+        """Send the last figures and end the thread."""
         self._ends.set()
         if self._reporter.is_open:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What a script gives to distribute(): one model and optimizer, or several, as one for all that saves and compares."""
+"""Pairs of models and optimizers: the arguments of distribute(), treated as one for saving and comparing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerList:
-    """Several optimizers that are saved, restored and described together."""
+    """Several optimizers that are saved, restored and described as one."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
@@ -44,7 +44,7 @@ class Pairs:
     """The models and optimizers of one call of distribute()."""
 
     def __init__(self, model: Any, optimizer: Any) -> None:
-        """Raises UsageProblem for what is neither a module or optimizer nor a sequence of them."""
+        """Raises UsageProblem for arguments that are neither modules and optimizers nor sequences of them."""
         import torch
 
         self._given = model, optimizer
@@ -54,13 +54,13 @@ class Pairs:
         )
         self.updates_by_hand = optimizer is None
         if self.updates_by_hand:
-            # Holds the parameters for all that asks an optimizer for them; never steps.
+            # Holds the parameters for code that expects an optimizer; never steps.
             parameters = [each for each in self.model.parameters() if each.requires_grad]
             self.optimizers = [torch.optim.SGD(parameters or [torch.nn.Parameter(torch.zeros(1))], lr=0.0)]
 
     @property
     def model(self) -> torch.nn.Module:
-        """The one model as the script made it, or all as one module whose parts are named 0, 1, …"""
+        """The plain model, or a ModuleList of all models."""
         import torch
 
         return unwrap(self.models[0]) if len(self.models) == 1 else torch.nn.ModuleList(map(unwrap, self.models))
@@ -70,13 +70,13 @@ class Pairs:
         return self.optimizers[0] if len(self.optimizers) == 1 else OptimizerList(self.optimizers)
 
     def model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
-        """The model that this optimizer trains; all of them as one where it trains several."""
+        """The model that this optimizer trains, or `model` if it trains several."""
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = [each for each in self.models if any(id(parameter) in held for parameter in each.parameters())]
         return trained[0] if len(trained) == 1 else self.model
 
     def given(self) -> Any:
-        """What distribute() returns: the same objects in the same form."""
+        """The arguments as they were given, to be returned by distribute()."""
         model, optimizer = self._given
         return model if self.updates_by_hand else (model, optimizer)
 
@@ -105,10 +105,7 @@ def _listed(value: Any, kind: type, word: str) -> list[Any]:
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The module within DistributedDataParallel, DataParallel and what torch.compile() returns, in any order.
-
-    Any other module is returned as it is.
-    """
+    """The module inside the wrappers DistributedDataParallel, DataParallel and torch.compile(), in any order."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     inner: Any = model
@@ -116,6 +113,6 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
         if isinstance(inner, (DataParallel, DistributedDataParallel)):
             inner = inner.module
         elif type(inner).__name__ == "OptimizedModule" and "_orig_mod" in inner._modules:
-            inner = inner._modules["_orig_mod"]  # by its name: to import torch._dynamo takes a second
+            inner = inner._modules["_orig_mod"]  # compared by name: importing torch._dynamo takes a second
         else:
             return inner

@@ -1,9 +1,8 @@
-"""What Torchyard attaches to a script's model. None of it is copied or saved with the model.
+"""Hooks on a script's model that are neither copied nor saved with it.
 
-`copy.deepcopy(model)`, `torch.optim.swa_utils.AveragedModel(model)` and `torch.save(model)` leave the attachments out:
-a saved model names the same classes as without Torchyard, so that `torch.load(weights_only=True)` needs no others.
-Where a model copies its dictionaries in a way of its own, the copies of the attachments do nothing and are made of the
-standard library alone, so that it is loaded where Torchyard is not installed.
+`copy.deepcopy(model)`, `torch.optim.swa_utils.AveragedModel(model)` and `torch.save(model)` omit the hooks, so that a
+saved model loads with `torch.load(weights_only=True)` and without Torchyard. If a model copies its dictionaries itself,
+the copies of the hooks are objects of the standard library that do nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torchyard_roles.model_optimizer_pairs import unwrap
 
 
 class ModuleHook:
-    """A hook of a module. Inside compiled code it does nothing, so that it does not break the graph."""
+    """A module hook that does nothing inside compiled code, so that it does not break the graph."""
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call
@@ -46,10 +45,10 @@ class NoSync:
 
 
 def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
-    """Have `call` made before each forward of the model that records gradients.
+    """Call `call` before each forward of the model that records gradients.
 
-    A script may never call the model itself, but its parts (`model.encoder(x)`, a method of the model): until it does,
-    their forwards count too. After that they do not: a hook on each of many layers would cost more than it is worth.
+    A script may call only parts of the model (`model.encoder(x)`, or a method). Therefore the children have hooks too,
+    which are removed at the first forward of the whole model to save their cost.
     """
     parts: list[Any] = []
 
@@ -71,7 +70,7 @@ def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
 
 
 def _reduced(module: torch.nn.Module) -> Any:
-    """As the module reduces itself for copies and pickles, without what is attached to it."""
+    """The reduction of the module for copies and pickles, without the hooks."""
     reduced = module.__reduce_ex__(2)
     state = reduced[2] if len(reduced) > 2 else None
     if not isinstance(state, dict):

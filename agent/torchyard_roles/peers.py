@@ -1,4 +1,4 @@
-"""Who takes part in a run, and where each is reached (TORCHYARD_PEERS)."""
+"""The servers, reducers and trainers of a run with their addresses (TORCHYARD_PEERS)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from torchyard_roles.errors import EnvironmentProblem
 
 
 class PeerAddress(NamedTuple):
-    """Where a server or reducer listens."""
+    """The address of a server or reducer."""
 
     name: str
-    """Its replica, such as `ps-0`."""
+    """The name of its replica, such as `ps-0`."""
     address: str
     port: int
 
 
 class TrainerAddress(NamedTuple):
-    """A trainer, and the port that its replica may listen at (its local rank 0)."""
+    """The address of a trainer replica; its local rank 0 may listen on the port."""
 
     name: str
     address: str
     port: int
     ranks: int
-    """How many processes it is."""
+    """The number of its processes."""
     group: int
     """Its worker group."""
 
 
 @dataclass(frozen=True)
 class Peers:
-    """Those that take part now, each kind in plan order; trainers in rank order."""
+    """The current peers, each kind in the order of the plan; trainers in rank order."""
 
     ps: tuple[PeerAddress, ...] = ()
     reducer: tuple[PeerAddress, ...] = ()
@@ -40,25 +40,25 @@ class Peers:
 
 
 def read_peers(text: str) -> Peers:
-    """From TORCHYARD_PEERS; nobody without it. Raises EnvironmentProblem for what it cannot be."""
+    """Parse TORCHYARD_PEERS; empty text gives no peers. Raises EnvironmentProblem."""
     if not text:
         return Peers()
     try:
-        said = json.loads(text)
+        peers = json.loads(text)
         return Peers(
-            tuple(_place(one) for one in said.get("ps", ())),
-            tuple(_place(one) for one in said.get("reducer", ())),
-            tuple(_trainer(one) for one in said.get("trainers", ())),
+            tuple(_peer(one) for one in peers.get("ps", ())),
+            tuple(_peer(one) for one in peers.get("reducer", ())),
+            tuple(_trainer(one) for one in peers.get("trainers", ())),
         )
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise EnvironmentProblem(f"TORCHYARD_PEERS cannot be read: {error}.") from error
 
 
-def _place(said: Any) -> PeerAddress:
-    name, address, port = said
+def _peer(fields: Any) -> PeerAddress:
+    name, address, port = fields
     return PeerAddress(str(name), str(address), int(port))
 
 
-def _trainer(said: Any) -> TrainerAddress:
-    name, address, port, ranks, group = said
+def _trainer(fields: Any) -> TrainerAddress:
+    name, address, port, ranks, group = fields
     return TrainerAddress(str(name), str(address), int(port), int(ranks), int(group))

@@ -1,4 +1,4 @@
-"""join(): a process takes its place in the run, or serves in it."""
+"""join(): the entry of a process into the run, as a trainer, an evaluator or a server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ _joined: Cluster | None = None
 
 
 def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
-    """Take this process's place in the run, and wait until the other trainers are there.
+    """Join the run, and wait for the other trainers.
 
-    Without Torchyard's or torchrun's environment it is a run of one process, and nothing is waited for.
-    Called again it returns the same cluster. Parameter servers and reducers do not return from here: they serve, and
-    their process ends with 0, or with 1 after a sentence. `strategy` makes one of the script's own, in place of the
-    topology's, where several processes train. Raises RolesError with a sentence where the environment cannot work.
+    Without the environment of Torchyard or torchrun the run has one process. A second call returns the same cluster.
+    In parameter servers and reducers the call serves until training ends and then exits the process.
+
+    Args:
+        strategy: creates a custom strategy in place of all_reduce, if several processes train.
+
+    Raises:
+        RolesError: the environment is invalid, or a peer cannot be reached.
     """
     global _joined
     if _joined is None or _joined.has_left:
@@ -35,7 +39,7 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
         if environment.role in ("ps", "reducer"):
             _serve(environment)
             raise SystemExit(0)
-        # torch and all that needs it are imported here, so that importing torchyard_roles costs nothing.
+        # torch and the modules that need it are imported here, so that importing torchyard_roles is cheap.
         from torchyard_roles.devices import choose
         from torchyard_roles.strategies import registry
 
@@ -48,14 +52,14 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
 
 
 def _serve(environment: Environment) -> None:
-    """Until the trainers have gone. Raises SystemExit with a sentence: a traceback would tell the user nothing."""
+    """Serve until the trainers have left. Raises SystemExit with the message of a RolesError."""
     try:
         if environment.role == "ps":
             from torchyard_roles.strategies.parameter_server import server_process as serving
 
             serving.serve(environment)
         else:
-            from torchyard_roles.strategies.reduction_server import reducer_process as reducing
+            from torchyard_roles.strategies.reduction_server import reducer as reducing
 
             reducing.serve(environment)
     except RolesError as error:
@@ -63,11 +67,10 @@ def _serve(environment: Environment) -> None:
 
 
 def _at_exit(leave: Callable[[], None]) -> None:
-    """Have it called when the script has come to its end, while threads can still be started.
+    """Call `leave` at the end of the script, while threads can still be started.
 
-    In callbacks of `atexit` they cannot: executors take no more work since Python 3.9, and no thread starts since
-    3.12. But servers are asked all at once for their last save, by threads. So it is called a moment sooner, where
-    executors end their own threads.
+    leave() needs threads to contact all servers at once. In `atexit` callbacks executors accept no work (Python 3.9)
+    and no thread starts (3.12), so it is registered where executors end their threads, which is earlier.
     """
     register = getattr(threading, "_register_atexit", atexit.register)
     register(leave)

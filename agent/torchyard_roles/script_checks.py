@@ -1,10 +1,10 @@
-"""Mistakes that are cheaper to name before training than to find in it."""
+"""Checks of the environment and of a script's calls, before training."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchyard_roles.errors import EnvironmentProblem, UsageProblem
 
@@ -15,7 +15,7 @@ OLDEST_TORCH = (2, 4)
 
 
 def check_torch() -> None:
-    """Raises EnvironmentProblem where this Python has no torch, or one that is too old."""
+    """Raises EnvironmentProblem if torch is missing or too old."""
     try:
         import torch
     except ImportError as error:
@@ -33,7 +33,7 @@ def check_torch() -> None:
 
 
 def check_plain(model: torch.nn.Module) -> None:
-    """Raises UsageProblem for a model that something else distributes already."""
+    """Raises UsageProblem for a model that another library already distributes."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     if isinstance(model, (DataParallel, DistributedDataParallel)):
@@ -51,7 +51,7 @@ def check_plain(model: torch.nn.Module) -> None:
 
 
 def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises UsageProblem for models and optimizers that could not train together."""
+    """Raises UsageProblem for models without trainable parameters, or optimizers without parameters of a model."""
     names = ", ".join(type(each).__name__ for each in models)
     trainable = {id(parameter) for model in models for parameter in model.parameters() if parameter.requires_grad}
     if not trainable:
@@ -69,3 +69,25 @@ def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torc
             "Make it from model.parameters() of a model that distribute() is given. To train a single tensor, such as "
             "a temperature, make it a torch.nn.Parameter of a module.",
         )
+
+
+def check_stateful(name: str, each: Any) -> None:
+    """Raises UsageProblem for what cluster.checkpoint() cannot save."""
+    if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
+        raise UsageProblem(
+            f"checkpoint({name}=…) got a {type(each).__name__}, which has no state_dict().",
+            "Give it objects with state_dict() and load_state_dict().",
+        )
+
+
+def check_clipping(max_norm: float | None, value: float | None) -> None:
+    """Raises UsageProblem unless exactly one limit of clip_gradients() is given, above 0."""
+    if (max_norm is None) == (value is None):
+        raise UsageProblem(
+            "clip_gradients() takes either a norm or a value.",
+            "Call clip_gradients(1.0) for a norm of at most 1, or clip_gradients(value=0.5).",
+        )
+    if value is not None and not value > 0:
+        raise UsageProblem(f"clip_gradients(value={value}) leaves no gradient.", "Give it a value above 0.")
+    if max_norm is not None and not max_norm > 0:
+        raise UsageProblem(f"clip_gradients({max_norm}) leaves no gradient.", "Give it a norm above 0.")

@@ -1,4 +1,4 @@
-"""The topology's strategy block, as the ranks are given it (TORCHYARD_OPTIONS)."""
+"""The settings of the strategy, as ranks receive them (TORCHYARD_OPTIONS)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torchyard_roles.errors import EnvironmentProblem
 
 @dataclass(frozen=True)
 class Options:
-    """The fields of `strategy:` with the topology's defaults, and two of `program:`.
+    """The fields of `strategy:` with the topology's defaults, and two fields of `program:`.
 
-    What each means stands in the topology's schema (`torchyard_core.topology.model.Strategy`); a test holds the two
-    together.
+    Their meaning is documented in the topology's schema (`torchyard_core.topology.model.Strategy`); a test compares
+    the two.
     """
 
     kind: str = "all_reduce"
@@ -38,21 +38,21 @@ class Options:
 
 
 def read_options(text: str, kind: str) -> Options:
-    """From TORCHYARD_OPTIONS; without it the defaults, of strategy `kind`.
+    """Parse TORCHYARD_OPTIONS; empty text gives the defaults of strategy `kind`.
 
-    Names that this version does not know are passed over, since a desktop may be newer than a run's agent. Raises
-    EnvironmentProblem for what is no JSON object, and for values of another kind than the field's.
+    Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem for text that
+    is not a JSON object, and for values of the wrong type.
     """
     if not text:
         return Options(kind=kind)
     try:
-        said: Any = json.loads(text)
+        values: Any = json.loads(text)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        values = None
+    if not isinstance(values, dict):
         raise EnvironmentProblem(f"TORCHYARD_OPTIONS is {text[:60]!r}, but it must be a JSON object.")
     known = {one.name for one in fields(Options)}
-    chosen = {name: value for name, value in said.items() if name in known}
+    chosen = {name: value for name, value in values.items() if name in known}
     for name, value in chosen.items():
         if not _fits(getattr(Options, name), value):
             raise EnvironmentProblem(f"TORCHYARD_OPTIONS says {name} is {value!r}, which it cannot be.")
@@ -60,7 +60,7 @@ def read_options(text: str, kind: str) -> Options:
 
 
 def _fits(default: object, value: object) -> bool:
-    """Whether a value is of its default's kind: text, a whole number, or (for seconds) any number; not negative."""
+    """Whether a value has the type of its default: text, an integer, or (for seconds) any number; not negative."""
     if isinstance(default, str):
         return isinstance(value, str)
     if default is None and value is None:

@@ -1,7 +1,6 @@
-"""What there is to report, and when: steps, samples a second and the script's own numbers.
+"""Metrics of a rank and the times of its reports: steps, throughput and the script's own values.
 
-Pure: it opens nothing and takes its clock from outside. A number may be a tensor on a GPU: it is read, which
-waits for the GPU, only when a report is due.
+No I/O. A value may be a tensor on a GPU: it is read, which waits for the GPU, only when a report is due.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from torchyard_agent.protocol.metrics_report import METRICS, MOST_NAMES, is_name
 from torchyard_roles.errors import UsageProblem
 
 INTERVAL_S = 0.2
-"""Between two reports of a script."""
+"""Shortest time between two reports."""
 
 QUIET_S = 1.0
-"""Between two reports made at an optimizer's step where the script reports for itself: it does so after the step,
-when it knows the loss, and its report is the better one."""
+"""Shortest time between two automatic reports at a step, if the script calls report(). The script's own report follows
+the step and has the loss, so it is preferred."""
 
 
 class Progress:
-    """Counts a rank's steps and samples, and remembers what the script noted last."""
+    """Steps and samples of a rank, and the metrics that the script reported last."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps = 0
-        self._samples = 0  # in batches whose step is still to come
+        self._samples = 0  # in batches that no step has used yet
         self._samples_stepped = 0
         self._stepped_at: float | None = None
         self._step_s: float | None = None
-        self._window: tuple[float, int] | None = None  # where the throughput's window starts: (time, samples)
+        self._window: tuple[float, int] | None = None  # start of the throughput window: (time, samples)
         self._throughput: float | None = None
         self._noted: dict[str, Any] = {}
         self._names_sent: frozenset[str] = frozenset()
@@ -40,7 +39,7 @@ class Progress:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps done, those before a resumed checkpoint included."""
+        """Optimizer steps so far, including those before the resumed checkpoint."""
         return self._steps
 
     def resume(self, step: int) -> None:
@@ -48,22 +47,22 @@ class Progress:
         self._steps = step
 
     def batch(self, samples: int) -> None:
-        """A training batch was handed to the script."""
+        """Count a training batch that the script received."""
         self._samples += samples
 
     def step(self) -> None:
-        """The optimizer has stepped."""
+        """Count an optimizer step."""
         self._steps += 1
         self._samples_stepped += self._samples
         self._samples = 0
         before, self._stepped_at = self._stepped_at, self._clock()
         self._step_s = self._stepped_at - before if before is not None else None
         if self._window is None:
-            self._window = (self._stepped_at, self._samples_stepped)  # the first step warms up: not counted
+            self._window = (self._stepped_at, self._samples_stepped)  # the first step is a warm-up and not measured
         self._fresh = True
 
     def note(self, metrics: dict[str, Any]) -> None:
-        """The script reports numbers, or tensors that hold one each. Raises UsageProblem for anything else."""
+        """Store metrics of the script: numbers, or tensors with one element. Raises UsageProblem."""
         noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
         own = sorted(noted.keys() - set(METRICS))
         if len(own) > MOST_NAMES:
@@ -75,7 +74,7 @@ class Progress:
         self._fresh = True
 
     def due(self, *, at_step: bool = False) -> bool:
-        """Whether to send now: at once what was never sent, such as the first step; else at most 5 a second."""
+        """Whether a report is due: immediately for names that were never sent, else at most 5 times a second."""
         if not self._fresh:
             return False
         if self._taken_at is None or not self._names_sent.issuperset(self._noted):
@@ -85,19 +84,20 @@ class Progress:
 
     @property
     def unsent(self) -> bool:
-        """Whether anything has happened since the last take()."""
+        """Whether there are new values since the last take()."""
         return self._fresh
 
     @property
     def was_taken(self) -> bool:
-        """Whether there has been a report at all."""
+        """Whether take() was ever called."""
         return self._taken_at is not None
 
     def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
-        """The report of now, which counts as sent. What the script says itself wins over what was counted.
+        """The current report, which counts as sent. The script's own values override measured ones.
 
-        `statistics` are the strategy's own. What a step took beyond what they say of exchanging and waiting is
-        reported as computing.
+        Args:
+            statistics: from the strategy. The part of a step that is neither exchange nor waiting is reported as
+                compute_s.
         """
         self._taken_at = self._clock()
         self._fresh = False
@@ -116,7 +116,7 @@ class Progress:
         return report
 
     def _measure(self) -> None:
-        """Bring the throughput up to date. A window of a few milliseconds says nothing: the old figure stands."""
+        """Update the throughput, unless the window is too short for a useful figure."""
         if self._window is None or self._stepped_at is None:
             return
         began, samples = self._window
@@ -138,7 +138,7 @@ def _checked(name: str) -> str:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """The value as something float() takes later; a tensor is kept as it is, cut loose from its graph."""
+    """The value for a later float(); a tensor is detached and not read yet."""
     if hasattr(value, "detach"):
         if value.numel() != 1:
             raise UsageProblem(

@@ -88,12 +88,12 @@ def test_silent_strangers_end_no_server_and_keep_no_caller_out(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("torchyard_agent.protocol.authenticated_transport.HANDSHAKE_DEADLINE_S", 600.0)
-    monkeypatch.setattr(admission, "STRANGERS", 20)
-    monkeypatch.setattr(admission, "PAUSE_S", 0.0517)
+    monkeypatch.setattr(admission, "UNAUTHENTICATED", 20)
+    monkeypatch.setattr(admission, "RETRY_PAUSE_S", 0.0517)
     failed, sleep = threading.Event(), time.sleep
 
     def sleeping(seconds: float) -> None:
-        if seconds == admission.PAUSE_S:
+        if seconds == admission.RETRY_PAUSE_S:
             failed.set()
         sleep(seconds)
 

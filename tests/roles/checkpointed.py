@@ -1,4 +1,4 @@
-"""Gangs of real trainers that checkpoint, and what they have written down."""
+"""Gangs of real trainers that save checkpoints, and their recorded losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
 
 
 class Gang:
-    """`size` trainers of resumable.py in `folder`, with a join store as the primary's keeper serves it."""
+    """`size` trainers of resumable.py in `folder`, with a join store."""
 
     def __init__(self, start: Start, folder: Path, size: int, store: Served | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class Gang:
         ]
 
     def kill(self) -> list[str]:
-        """SIGKILL to all of them at once, as a host's end is; what they had said."""
+        """Kill all trainers at once, like the loss of a host; returns their output."""
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
         said = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
@@ -68,7 +68,7 @@ class Gang:
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
 
     def losses(self, rank: int = 0) -> dict[int, str]:
-        """What each step said last: a line without its step's number."""
+        """The last line of each step, without its number."""
         log = self.folder / f"losses.{rank}"
         lines = log.read_text().splitlines() if log.exists() else []
         return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}

@@ -1,4 +1,4 @@
-"""Real training processes, started with the environment that Torchyard or a torchrun would give them."""
+"""Fixtures that start real training processes with the environment of Torchyard or torchrun."""
 
 from __future__ import annotations
 

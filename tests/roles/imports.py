@@ -1,4 +1,4 @@
-"""What training processes import, for `tests.fork_server`."""
+"""The imports of training processes, for the fork server of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real join store on loopback: the keeper's own listener, in a process of its own that can be killed."""
+"""A join store on loopback, served by the keeper's listener in a separate process that tests can kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = exchange_key(SECRET)
 
 @dataclass
 class Served:
-    """A store that is being served."""
+    """A served join store."""
 
     address: str
     process: subprocess.Popen[str]
@@ -30,7 +30,7 @@ class Served:
         return host, int(port)
 
     def said(self) -> str:
-        """All that the server logged; ends it."""
+        """End the server; returns its log."""
         self.process.kill()
         _, errors = self.process.communicate(timeout=60)
         return errors

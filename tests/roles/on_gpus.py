@@ -1,7 +1,7 @@
-"""Trainers that share this machine's first GPU, each as if it were on a host of its own.
+"""Trainers that share this machine's first GPU, each on a simulated host.
 
-NCCL refuses two ranks on one GPU of one host; NCCL_HOSTID is its own word for what a host is. So all that goes between
-hosts goes as it does there, by NCCL's sockets.
+NCCL rejects two ranks on one GPU of one host. A different NCCL_HOSTID for each rank makes it treat them as hosts, so
+that they communicate through NCCL's sockets.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ GPU_MARKS = [
 
 
 class Interpreters:
-    """Starts scripts in interpreters of their own: what was forked from a process that has looked at a GPU cannot."""
+    """Start scripts in new interpreters, since forks of a process with an initialized GPU cannot use it."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """A process whose output is one text."""
+        """A process with combined output as text."""
         given = environment or {}
         servant = given.get("TORCHYARD_ROLE") in ("ps", "reducer")
         gpu = {

@@ -1,4 +1,4 @@
-"""What the tests of training processes share: environments, output, and a keeper's receiving end."""
+"""Helpers for tests with training processes: environments, output, and a receiver of metrics reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Train = Callable[..., list[str]]
 
 
 def bare_environment() -> dict[str, str]:
-    """This process's environment without a trace of any launcher, fit for two cores that others use too."""
+    """This process's environment without variables of launchers, and with settings for two shared cores."""
     launchers = ("TORCHYARD_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     path = os.pathsep.join(filter(None, [str(ROOT / "agent"), environment.get("PYTHONPATH", "")]))
@@ -30,7 +30,7 @@ def bare_environment() -> dict[str, str]:
 
 
 def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> dict[str, str]:
-    """What Torchyard gives a trainer: worker-0 is the chief, a rank each."""
+    """The environment of a trainer with one rank; worker-0 is the chief."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -50,7 +50,7 @@ def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> d
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    """All it printed, once it has ended with 0."""
+    """The output of a process, after exit code 0."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     return output
@@ -68,7 +68,7 @@ def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Po
 
 
 class Keeper:
-    """The receiving end of reports, as a keeper has it."""
+    """A receiver of metrics reports, like a keeper."""
 
     def __init__(self, name: str) -> None:
         self.address = f"@torchyard-test/{os.getpid()}/{name}"[:100]  # a socket's name has at most 107 bytes
@@ -81,12 +81,12 @@ class Keeper:
         self._thread = threading.Thread(target=self._take_all)
 
     def listen(self) -> Keeper:
-        """Take what comes as it comes, from now on: else the system drops all but the first ten."""
+        """Receive continuously: otherwise the system drops all but the first ten datagrams."""
         self._thread.start()
         return self
 
     def received(self) -> list[tuple[str, int, dict[str, float]]]:
-        """Every report that has come in since the last call."""
+        """The reports since the last call."""
         self._take()
         with self._lock:
             received, self._received = self._received, []

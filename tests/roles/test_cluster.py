@@ -1,4 +1,4 @@
-"""Calls beside training: clipping by value, accumulate(), unwrap(), `with ty.join()`; and what is exported."""
+"""Calls of Cluster besides training: clipping by value, accumulate(), unwrap(), `with ty.join()`; and exports."""
 
 from __future__ import annotations
 

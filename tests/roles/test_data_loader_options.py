@@ -1,4 +1,4 @@
-"""loader() as DataLoader: its defaults, a DataLoader that exists already, and the shares of an evaluation."""
+"""Options of loader(): DataLoader's defaults, an existing DataLoader, and shares of an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loader goes on in the midst of an epoch with the very batches that an unbroken run would have seen."""
+"""A loader resumes within an epoch with the same batches as an uninterrupted run."""
 
 from __future__ import annotations
 

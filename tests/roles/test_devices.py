@@ -1,4 +1,4 @@
-"""Which device a rank takes, and how its batches get there. `meta` stands in for a GPU: it is a device, not the CPU."""
+"""The device of a rank, and moving batches to it. The device `meta` stands in for a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example: four changed lines, the same by hand as before, and one model on three processes."""
+"""The digits example: four changed lines, the same results by hand, and one model on three processes."""
 
 from __future__ import annotations
 

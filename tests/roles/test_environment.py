@@ -1,4 +1,4 @@
-"""Who a process is follows from its variables alone."""
+"""The identity of a process from its environment variables."""
 
 from __future__ import annotations
 

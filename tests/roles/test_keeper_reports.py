@@ -1,4 +1,4 @@
-"""Reports over a real socket: they arrive, or they are dropped, and training never notices."""
+"""Reports over a real socket: they arrive or are dropped, without an effect on training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Training on GPUs: the same numbers as on the CPU, whatever is between a gradient and its average.
+"""Training on GPUs has the same results as on the CPU, under every strategy.
 
-These run where there is a GPU and torch sees it; nothing of it is acted elsewhere.
+These tests need a GPU that torch sees.
 """
 
 from __future__ import annotations

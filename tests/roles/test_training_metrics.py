@@ -1,4 +1,4 @@
-"""What is reported and when, on a clock of our own."""
+"""The contents and times of reports, with a test clock."""
 
 from __future__ import annotations
 

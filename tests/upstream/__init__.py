@@ -1,1 +1,1 @@
-"""Training loops as public repositories have them, compared under every strategy with a reference."""
+"""Training loops from public repositories, compared with a reference under every strategy."""

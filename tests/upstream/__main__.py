@@ -1,4 +1,4 @@
-"""Every loop under every strategy with 2 and 3 workers, through the command; writes the table into the documentation.
+"""Run every loop under every strategy with 2 and 3 workers through the command; write the table of the docs.
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 

@@ -1,7 +1,7 @@
-"""Several ranks of one program in one process: threads of which one runs at a time, from meeting to meeting.
+"""Several ranks of one program as threads of one process, of which one runs at a time.
 
-The order is always that of the ranks, so that a run is deterministic, and each rank has random numbers of its own as a
-process has: the generators' states change with the turn.
+Turns end at collective calls and are in rank order, so that a run is deterministic. Random states are switched with the
+turns, so that each rank has its own as a process has.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a loop's result has to be: each rank's batch computed separately, with that rank's random numbers and batch-norm
-buffers, and the gradients averaged in the order of the ranks.
+"""The reference result of a loop: ranks run separately with their own random states and buffers, and gradients are
+averaged in rank order.
 
-It shares nothing with Torchyard but the names of the calls: the loop finds this module's `join` under the name
-`torchyard_roles`. Gradients are averaged after each backward pass, but in no_sync() and accumulate(), and before each
-step; averaging twice changes nothing.
+It has no code in common with Torchyard: the loop imports this module's `join` under the name `torchyard_roles`.
+Gradients are averaged after each backward pass outside no_sync() and accumulate(), and before each step.
 """
 
 from __future__ import annotations

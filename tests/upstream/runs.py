@@ -1,4 +1,4 @@
-"""Loops run by the command as a user runs it, on this computer and in text mode, and what is to be said of each run."""
+"""Runs of loops through the command on this computer, and their verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample of the loops under the command, and the reference held against DistributedDataParallel."""
+"""A sample of the loops through the command, and the reference compared with DistributedDataParallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the proof rests on: ranks in lockstep, the comparison, and the table in the documentation."""
+"""The parts of the proof: ranks in lockstep, the comparison, and the table in the documentation."""
 
 from __future__ import annotations
 

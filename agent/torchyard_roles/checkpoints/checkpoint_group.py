@@ -1,4 +1,4 @@
-"""Those that save and stop together, as one of them has them: its worker group, or itself where it trains alone."""
+"""The processes that save and stop together: a worker group, or one process that trains alone."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ if TYPE_CHECKING:
 
 
 class CheckpointGroup:
-    """`goes_its_own_way`: this process's model is its own, and it meets nobody."""
+    """One process's view of the group. `trains_alone` makes it a group of one."""
 
-    def __init__(self, environment: Environment, *, goes_its_own_way: bool) -> None:
+    def __init__(self, environment: Environment, *, trains_alone: bool) -> None:
         self._environment = environment
-        self._goes_its_own_way = goes_its_own_way
+        self._trains_alone = trains_alone
         self._store: JoinStore | None = None
-        self.size = 1 if goes_its_own_way else environment.group_size
-        """In processes."""
+        self.size = 1 if trains_alone else environment.group_size
+        """The number of processes."""
 
     def meet(self) -> JoinStore | None:
-        """The run's join store; None where there is none, or nobody to meet in it. Raises StoreLost."""
+        """The run's join store, or None without a store or for a process that trains alone. Raises StoreLost."""
         environment = self._environment
-        if self._store is None and environment.store and environment.key and not self._goes_its_own_way:
+        if self._store is None and environment.store and environment.key and not self._trains_alone:
             from torchyard_roles.coordination.join_store_client import JoinStore
 
             self._store = JoinStore.of(environment)
         return self._store
 
     def agree(self, model: torch.nn.Module, optimizer: Any, *, number: int = 0) -> None:
-        """Raises UsageProblem where another trainer has another model in its call `number` of distribute(). Without a
-        store torch has to find out."""
+        """Compare the models of all trainers in call `number` of distribute(). Raises UsageProblem.
+
+        Without a store there is no comparison.
+        """
         from torchyard_roles.coordination import model_consistency
 
         store = self.meet()
@@ -45,7 +47,7 @@ class CheckpointGroup:
             )
 
     def answer_sigterm(self, step: int) -> GracefulStop | None:
-        """Only where a stop can be in good order: Torchyard started this, and who stops together can agree."""
+        """Install the graceful stop, if Torchyard started this process and the group has a store to agree through."""
         environment = self._environment
         if not environment.is_torchyard or (self.size > 1 and self._store is None):
             return None
@@ -54,7 +56,7 @@ class CheckpointGroup:
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:
-        """All leave after the first one's save, so that who ends with 0 has left a checkpoint behind."""
+        """Wait for the first rank's checkpoint, so that exit code 0 means that it is saved."""
         if self._store is None or self.size == 1:
             return
         environment = self._environment
@@ -65,7 +67,7 @@ class CheckpointGroup:
             else:
                 self._store.get(key, environment.options.stop_grace_s)
         except RolesError:
-            return  # the first rank is gone, or too slow: nothing is left to wait for
+            return  # the first rank is gone or too slow
 
     def close(self) -> None:
         if self._store is not None:

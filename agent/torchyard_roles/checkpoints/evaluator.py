@@ -1,4 +1,4 @@
-"""Scoring checkpoints as they appear. The evaluator only reads: nothing that trains ever waits for it."""
+"""Iteration over new checkpoints for an evaluator. It only reads, so training never waits for it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ import torch
 
 from torchyard_roles.checkpoints import files
 from torchyard_roles.checkpoints.fingerprint import entries, first_other_entry
-from torchyard_roles.checkpoints.saver import say
+from torchyard_roles.checkpoints.saver import log
 from torchyard_roles.coordination.graceful_stop import ECHO_S
 from torchyard_roles.errors import UsageProblem
 
 LOOK_S = 1.0
-"""Between two looks at the folder."""
+"""Interval between two scans of the folder."""
 LAST_S = 5.0
-"""After SIGTERM, for the checkpoint that a stopped chief saves last."""
+"""Wait after SIGTERM for the last checkpoint of a stopped chief."""
 
 
 def evaluations(
     root: Path, model: torch.nn.Module, run: str, look_s: float = LOOK_S, last_s: float = LAST_S
 ) -> Iterator[int]:
-    """The step of each new complete checkpoint, once it is loaded into `model`; in order, each once.
+    """Load each new complete checkpoint into `model` in order, and yield its step.
 
-    Those that are pruned before their turn are left out, and one that was saved once more as the end of `run`, with
-    what other worker groups did last, is another. Ends after the one that is marked as the end of `run`, and
-    after SIGTERM: then only the newest is still scored, waited for `last_s` since a chief that is stopped as well is
-    just saving it. Raises UsageProblem for another model's.
+    Checkpoints that are pruned before their turn are skipped. A step that is saved again as the end of `run` counts as
+    new. Iteration ends after the checkpoint that is marked as the end of `run`. After SIGTERM only the newest one is
+    still yielded; a stopped chief may be saving it, so the wait for it is `last_s`.
+
+    Raises:
+        UsageProblem: for a checkpoint of another model.
     """
     done = -1
     saved: Any = None
-    with _Asked() as asked:
+    with _StopSignal() as stop:
         while True:
-            ending = asked.since() >= 0  # looked at before the folder is: what was saved before the signal is found
+            ending = stop.since() >= 0  # before the scan, so that checkpoints from before the signal are found
             there = files.complete(root)
             fresh = [
                 one
@@ -50,14 +52,14 @@ def evaluations(
                 done, saved = one.step, one.about.get("time")
                 if _load(one, model):
                     yield one.step
-                if asked.since() >= 0:
+                if stop.since() >= 0:
                     break
             if any(_ends(one, run) for one in there if one.step <= done):
                 return
-            if ending and not fresh and asked.since() >= last_s:
+            if ending and not fresh and stop.since() >= last_s:
                 return
             if not fresh:
-                asked.wait(look_s)
+                stop.wait(look_s)
 
 
 def _ends(one: files.Checkpoint, run: str) -> bool:
@@ -68,8 +70,8 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
     except files.Damaged as damage:
-        if one.folder.exists():  # else it was cleared away meanwhile
-            say(f"the checkpoint {one.folder} is passed over: {damage}.")
+        if one.folder.exists():  # else it was pruned meanwhile
+            log(f"the checkpoint {one.folder} is passed over: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
     if difference:
@@ -81,11 +83,11 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     return True
 
 
-class _Asked:
-    """Hears SIGTERM from when it is entered, where it may: only the main thread can. A second one ends at once.
+class _StopSignal:
+    """Notices SIGTERM, if it is entered in the main thread and the script has no handler. A second signal terminates.
 
-    It goes on hearing when all is scored: a run that has come to its end stops its evaluator just when that ends by
-    itself, and it is to end with 0 all the same. Only where the script breaks off is SIGTERM what it was.
+    The handler stays after the iteration: a finished run stops its evaluator just when it ends by itself, which must
+    not change the exit code. After an exception the earlier handler is restored.
     """
 
     def __init__(self) -> None:
@@ -93,21 +95,21 @@ class _Asked:
         self._at = 0.0
         self._earlier: Any = None
 
-    def __enter__(self) -> _Asked:
+    def __enter__(self) -> _StopSignal:
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            self._earlier = signal.signal(signal.SIGTERM, self._hear)
+            self._earlier = signal.signal(signal.SIGTERM, self._on_signal)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._earlier is not None:
-            # Python takes its handlers back long before torch is torn down; what is ignored stays so.
+            # Python removes its handlers long before torch is finalized, but an ignored signal stays ignored.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         elif kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._earlier)
 
     def since(self) -> float:
-        """Seconds since SIGTERM; -1 without one."""
+        """Seconds since SIGTERM, or -1."""
         return time.monotonic() - self._at if self._event.is_set() else -1.0
 
     def wait(self, seconds: float) -> None:
@@ -116,7 +118,7 @@ class _Asked:
         else:
             self._event.wait(seconds)
 
-    def _hear(self, number: int, _: Any) -> None:
+    def _on_signal(self, number: int, _: Any) -> None:
         if self._event.is_set() and self.since() > ECHO_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -1,14 +1,14 @@
-"""Checkpoints on disk: their format, which are complete, and which are cleared away.
+"""Checkpoint files: their format, completeness and pruning.
 
-    <root>/step-000000001200/        there as a whole or not at all: it is renamed into place when complete
+    <root>/step-000000001200/        atomic: renamed into place when it is complete
         model.pt  optimizer.pt  extra.pt
         checkpoint.json              {"step", "epoch", "final", "run", "fingerprint", "strategy",
                                       "files": {name: bytes}, "time"}
-    <root>/parts/<who>/step-….pt     what a rank or a server keeps of its own for that checkpoint
-    <root>/parts/<who>/newest.pt     a server's last of all, for one that is started again alone
-    <root>/.saving-…                 one that is being written, or whose writer was killed
+    <root>/parts/<who>/step-….pt     the state of a rank or a server for that checkpoint
+    <root>/parts/<who>/newest.pt     the newest state of a server, for a restart of the server alone
+    <root>/.saving-…                 being written, or left by a killed writer
 
-Everything is read with torch.load(weights_only=True): a checkpoint may come from anywhere, and runs no code here.
+Files are read with torch.load(weights_only=True), so that a checkpoint from an unknown source cannot run code.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 KEPT = 3
-"""Complete checkpoints that stay."""
-LEFTOVER_S = 3600.0
-"""A cut-short save that nobody has written to for so long is cleared away: its writer is gone."""
+"""The number of complete checkpoints that are kept."""
+UNFINISHED_MAX_AGE_S = 3600.0
+"""Age at which an unfinished save without recent writes is deleted."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 NEWEST = "newest"
@@ -36,20 +36,20 @@ _NAME = re.compile(r"step-(\d{12})")
 
 
 class Checkpoint(NamedTuple):
-    """A complete one."""
+    """A complete checkpoint."""
 
     folder: Path
     step: int
     about: dict[str, Any]
-    """checkpoint.json."""
+    """The contents of checkpoint.json."""
 
     def load(self, name: str) -> Any:
-        """One of FILES, its tensors on the CPU. Raises Damaged."""
+        """Load one of FILES with tensors on the CPU. Raises Damaged."""
         return load(self.folder / name)
 
 
 class Damaged(Exception):
-    """A file cannot be read as what it should be; the message is half a sentence."""
+    """A file is missing or unreadable; the message is a clause."""
 
 
 def name_of(step: int) -> str:
@@ -57,18 +57,18 @@ def name_of(step: int) -> str:
 
 
 def load(path: Path) -> Any:
-    """What torch.save wrote, tensors on the CPU. Raises Damaged."""
+    """Load a file of torch.save() with tensors on the CPU. Raises Damaged."""
     import torch
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises half a dozen kinds for a file that is cut short
+    except Exception as error:  # torch raises various errors for a truncated file
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise Damaged(f"{path.name} cannot be read ({first})") from error
 
 
 def steps(root: Path) -> list[int]:
-    """Those that a folder is there for, complete or not, newest first."""
+    """The steps that have a folder, complete or not, newest first."""
     try:
         names = [_NAME.fullmatch(entry.name) for entry in os.scandir(root) if entry.is_dir()]
     except OSError:
@@ -77,33 +77,33 @@ def steps(root: Path) -> list[int]:
 
 
 def read(root: Path, step: int) -> Checkpoint:
-    """The checkpoint of a step. Raises Damaged, saying why, where it isn't complete. Loads no tensor."""
+    """The checkpoint of a step, without loading tensors. Raises Damaged if it is incomplete."""
     folder = root / name_of(step)
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         files = {str(name): int(size) for name, size in about["files"].items()}
-        said = int(about["step"])
+        recorded = int(about["step"])
     except FileNotFoundError as error:
         raise Damaged(f"it has no {ABOUT}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Damaged(f"{ABOUT} cannot be read") from error
-    if said != step:
-        raise Damaged(f"{ABOUT} is of step {said}")
+    if recorded != step:
+        raise Damaged(f"{ABOUT} is of step {recorded}")
     for name in FILES:
         if name not in files:
             raise Damaged(f"{ABOUT} names no {name}")
     for name, size in files.items():
         try:
-            there = (folder / Path(name).name).stat().st_size
+            actual = (folder / Path(name).name).stat().st_size
         except (OSError, ValueError):  # ValueError: a name with a NUL
             raise Damaged(f"{name} is missing") from None
-        if there != size:
-            raise Damaged(f"{name} has {there} of {size} bytes")
+        if actual != size:
+            raise Damaged(f"{name} has {actual} of {size} bytes")
     return Checkpoint(folder, step, about)
 
 
 def complete(root: Path) -> list[Checkpoint]:
-    """All complete ones, newest first."""
+    """All complete checkpoints, newest first."""
     found = []
     for step in steps(root):
         try:
@@ -114,9 +114,9 @@ def complete(root: Path) -> list[Checkpoint]:
 
 
 def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str, Any]) -> Checkpoint:
-    """A new checkpoint from `contents` (FILES → what to save), whole or not at all. Raises OSError or RuntimeError.
+    """Write a checkpoint atomically, replacing one of the same step. Raises OSError or RuntimeError.
 
-    One of the same step that is there already is replaced.
+    `contents` maps the names in FILES to the states to save.
     """
     root.mkdir(parents=True, exist_ok=True)
     unfinished = root / f"{UNFINISHED}{name_of(step)}-{socket.gethostname()}-{os.getpid()}"
@@ -128,13 +128,13 @@ def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str
         _write_text(unfinished / ABOUT, json.dumps(whole))
         _move_into_place(unfinished, root / name_of(step))
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)  # it may be what fills the disk
+        shutil.rmtree(unfinished, ignore_errors=True)  # it may have filled the disk
         raise
     return Checkpoint(root / name_of(step), step, whole)
 
 
 def mark_final(root: Path, step: int, run: str) -> None:
-    """Note that the run's training came to its end with this checkpoint. Raises OSError and Damaged."""
+    """Mark the checkpoint as the end of a run's training. Raises OSError and Damaged."""
     found = read(root, step)
     unfinished = found.folder / f"{UNFINISHED}{ABOUT}"
     _write_text(unfinished, json.dumps({**found.about, "final": True, "run": run}))
@@ -142,26 +142,26 @@ def mark_final(root: Path, step: int, run: str) -> None:
 
 
 def prune(root: Path, kept: int = KEPT) -> None:
-    """Clear away all but the newest complete ones, what is broken and older than them, and old leftovers."""
+    """Delete all but the newest `kept` complete checkpoints, older incomplete ones, and old unfinished saves."""
     there = complete(root)
     if len(there) >= kept:
         oldest = there[kept - 1].step
         for step in steps(root):
             if step < oldest:
                 shutil.rmtree(root / name_of(step), ignore_errors=True)
-    _clear_leftovers(root)
+    _delete_unfinished(root)
 
 
-# What a rank or a server keeps of its own
+# Parts of ranks and servers
 
 
 def part_path(root: Path, who: str, step: int | None) -> Path:
-    """None: the newest, of whatever step."""
+    """The file of a part; `step` None is the newest part."""
     return root / PARTS / who / f"{NEWEST if step is None else name_of(step)}.pt"
 
 
 def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
-    """Put away what `who` (`worker-1.0`, `ps-0`) needs to go on after `step`. Raises OSError or RuntimeError."""
+    """Save the state of `who` (`worker-1.0`, `ps-0`) at `step`. Raises OSError or RuntimeError."""
     path = part_path(root, who, step)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
@@ -174,7 +174,7 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
 
 
 def keep_newest_part(root: Path, who: str, step: int) -> None:
-    """The newest is the part of `step` too, which needs no second copy. Raises OSError."""
+    """Link the newest part as the part of `step`. Raises OSError."""
     path = part_path(root, who, step)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
     unfinished.unlink(missing_ok=True)
@@ -186,7 +186,7 @@ def keep_newest_part(root: Path, who: str, step: int) -> None:
 
 
 def read_part(root: Path, who: str, step: int | None) -> Any:
-    """What write_part() has put away; None where there is nothing that can be read, which a line says."""
+    """The state that write_part() saved, or None if there is none or it is damaged, which is logged."""
     path = part_path(root, who, step)
     try:
         return load(path) if path.exists() else None
@@ -196,27 +196,27 @@ def read_part(root: Path, who: str, step: int | None) -> Any:
 
 
 def part_steps(root: Path, who: str) -> list[int]:
-    """The steps that `who` has a part of, newest first."""
+    """The steps for which `who` has a part, newest first."""
     found = [_NAME.fullmatch(path.stem) for path in (root / PARTS / who).glob("step-*.pt")]
     return sorted((int(one[1]) for one in found if one), reverse=True)
 
 
 def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
-    """Clear away the parts of all other steps than these."""
+    """Delete the parts of all steps except `keep`."""
     kept = set(keep)
     for step in part_steps(root, who):
         if step not in kept:
             part_path(root, who, step).unlink(missing_ok=True)
-    _clear_leftovers(root / PARTS / who)
+    _delete_unfinished(root / PARTS / who)
 
 
-def _clear_leftovers(folder: Path) -> None:
-    for leftover in folder.glob(f"{UNFINISHED}*"):
-        if time.time() - _last_written(leftover) > LEFTOVER_S:
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
+def _delete_unfinished(folder: Path) -> None:
+    for unfinished in folder.glob(f"{UNFINISHED}*"):
+        if time.time() - _last_written(unfinished) > UNFINISHED_MAX_AGE_S:
+            if unfinished.is_dir():
+                shutil.rmtree(unfinished, ignore_errors=True)
             else:
-                leftover.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
 
 
 def _write_tensors(path: Path, content: Any) -> int:
@@ -225,7 +225,7 @@ def _write_tensors(path: Path, content: Any) -> int:
     with path.open("wb") as file:
         torch.save(content, file)
         file.flush()
-        os.fsync(file.fileno())  # renamed before the bytes are down, it could be complete and empty after a power cut
+        os.fsync(file.fileno())  # without it, the renamed file could be empty after a power failure
         return file.tell()
 
 
@@ -255,4 +255,4 @@ def _last_written(folder: Path) -> float:
     try:
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
-        return time.time()  # its writer is at work
+        return time.time()  # being written

@@ -1,4 +1,4 @@
-"""Bytes from the first rank of a group to all of it: a run's checkpoint may lie on the chief's host alone."""
+"""Broadcast of bytes from the first rank of a group, since only the chief's host may have the checkpoint."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 WAIT_S = 600.0
-"""For the first rank to have read its checkpoint, where the store and not a collective brings it."""
-
+"""Longest wait for the first rank to read its checkpoint, without a torch world."""
 LARGEST = 64 * 1024
-"""Bytes of a value in the join store."""
+"""Largest value in the join store, in bytes."""
 
 
 def is_connected(size: int) -> bool:
-    """Whether the group is a torch world, so that whatever size can be shared in it."""
+    """Whether the group is a torch world, in which values of any size can be broadcast."""
     return size > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == size
 
 
 def from_first(data: bytes | None, device: torch.device) -> bytes:
-    """The first rank's `data` on every rank of a torch world; the others give None."""
+    """Broadcast `data` of the first rank in a torch world; other ranks pass None."""
     place = device if dist.get_backend() == "nccl" else torch.device("cpu")
     length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64, device=place)
     dist.broadcast(length, src=0)
@@ -40,20 +39,20 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
     if data is not None:
         return data
     received = buffer.cpu()
-    return ctypes.string_at(received.data_ptr(), size)  # not by numpy, which torch can do without
+    return ctypes.string_at(received.data_ptr(), size)  # numpy is optional
 
 
 def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
-    """Leave in the join store, for those who lack it, the first version that is small enough."""
+    """Store the first version that is small enough for the join store."""
     for data in versions:
         if len(data) <= LARGEST:
             store.set(key, data)
             return
 
 
-def word_from_first(word: bytes | None, store: JoinStore, key: str) -> bytes:
-    """The same for a short word (≤ 64 KiB), by the join store, where the group is no torch world."""
-    if word is not None:
-        store.set(key, word)
-        return word
+def value_from_first(value: bytes | None, store: JoinStore, key: str) -> bytes:
+    """Broadcast a value of at most 64 KiB through the join store."""
+    if value is not None:
+        store.set(key, value)
+        return value
     return store.get(key, WAIT_S)

@@ -17,7 +17,7 @@ import torch
 
 from torchyard_roles.checkpoints import files, group_broadcast, training_state
 from torchyard_roles.checkpoints.fingerprint import first_difference
-from torchyard_roles.checkpoints.saver import say
+from torchyard_roles.checkpoints.saver import log
 from torchyard_roles.devices import move_optimizer
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class Resumed:
-    """What a run goes on from."""
+    """The state from which a run resumes."""
 
     def __init__(self, step: int, script: dict[str, Any], part: dict[str, Any] | None) -> None:
-        """`script`: its optimizer's state and its objects of checkpoint(), and where the one who has kept them was in
-        its data; `part`: where this rank was, and its random numbers."""
+        """`script` has the optimizer's state, the objects of checkpoint() and the data positions of the rank that saved
+        them; `part` has the positions and random states of this rank."""
         self.step = step
         place = part if part is not None else script
         self.stateful: dict[str, Any] = script.get("stateful", {})
         self.models: dict[str, Any] = script.get("models", {})
-        """Of further calls of distribute(), where this process has the chief's."""
+        """The models of further distribute() calls, if this process has the chief's checkpoint."""
         self.positions: list[dict[str, Any]] = place.get("loaders", [])
         self.active: int = place.get("active", 0)
         self._optimizer_state = script.get("optimizer")
@@ -47,13 +47,15 @@ class Resumed:
 
     @property
     def waits_for_loader(self) -> bool:
-        """Whether a loader of the cluster's will say where the new data begins."""
+        """Whether a loader of the cluster marks the point at which new data begins."""
         return self.active < len(self.positions) and self.positions[self.active]["begun"] > 0
 
     def into(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        """The optimizer's own state. Its groups' learning rates and the like wait for the resume point: until then they
-        are what the script makes them, so that a scheduler which it builds now finds what it expects. All of it waits
-        where the script had added parameter groups, which it adds again until then."""
+        """Restore the optimizer's state, but not the settings of its groups such as learning rates.
+
+        The settings keep the script's values until finish(), since a scheduler that the script creates now expects
+        them. If the checkpoint has more parameter groups than the optimizer, finish() restores the whole state.
+        """
         state = self._optimizer_state
         if state is None or len(groups_of(state)) > len(optimizer.param_groups):
             return
@@ -66,8 +68,11 @@ class Resumed:
             group.update(settings)
 
     def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
-        """The resume point: learning rates, the objects of checkpoint(), and last the random numbers. Raises
-        UsageProblem where the script has not added the parameter groups again that the checkpoint has."""
+        """Restore learning rates, the objects of checkpoint(), and last the random states.
+
+        Called at the point where the checkpoint was saved. Raises UsageProblem if the script has not added the
+        parameter groups of the checkpoint again.
+        """
         state, self._optimizer_state = self._optimizer_state, None
         if state is not None:
             saved, now = (
@@ -83,7 +88,7 @@ class Resumed:
         for group, settings in zip(optimizer.param_groups, self._groups):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                    group[name].copy_(value)  # a compiled or captured step reads this very tensor
+                    group[name].copy_(value)  # a compiled or captured step refers to this tensor
                 else:
                     group[name] = value
         for name, each in stateful.items():
@@ -93,7 +98,7 @@ class Resumed:
             training_state.set_random_state(self._random, device)
 
     def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
-        """Have the script's `number`th loader go on where it was. `resumed` is called there for the one that is on."""
+        """Set the position of the loader `number`; the active loader calls `resumed` there."""
         if number < len(self.positions):
             loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)
 
@@ -107,11 +112,11 @@ def restore(
     model: torch.nn.Module,
     device: torch.device,
 ) -> Resumed | None:
-    """Bring the newest complete checkpoint into `model`; None where there is none, and all starts afresh.
+    """Load the newest complete checkpoint into `model`; returns None if there is none.
 
-    A call that the whole group makes together: the others wait here until the first rank has read it. Groups without
-    the chief go on from their own parts, and their model is what the servers have. Raises UsageProblem, on all ranks
-    alike, for another model's checkpoint.
+    All ranks of the group call it; the others wait until the first rank has read the checkpoint. Groups without the
+    chief resume from their own parts and get their model from the servers. Raises UsageProblem on all ranks for a
+    checkpoint of another model.
     """
     first = size == 1 or environment.group_rank == 0
     is_chief = environment.trains and environment.rank == 0
@@ -121,13 +126,13 @@ def restore(
     key = f"resume/{environment.gang}/{environment.generation}"
     part: dict[str, Any] | None = None
     if first:
-        said: dict[str, Any] = {}
+        summary: dict[str, Any] = {}
         if is_chief:
-            found, contents = _newest(root, fingerprint, said)
+            found, contents = _newest(root, fingerprint, summary)
         elif environment.group > 0:
             part = _newest_part(root, who)
-            said = {"step": part["step"] if part is not None else None}
-        word = json.dumps(said).encode()
+            summary = {"step": part["step"] if part is not None else None}
+        word = json.dumps(summary).encode()
     connected = group_broadcast.is_connected(size)
     if connected:
         word = group_broadcast.from_first(word, device)
@@ -135,16 +140,16 @@ def restore(
         if first:
             own = _of_chief(contents) if found is not None else _of_script(part)
             group_broadcast.offer(_versions(own), store, f"{key}/script")
-        word = group_broadcast.word_from_first(word, store, key)
-    heard = json.loads(word or b"{}")
-    if "error" in heard:
-        raise UsageProblem(heard["error"], heard["hint"])
-    step = heard.get("step")
+        word = group_broadcast.value_from_first(word, store, key)
+    received = json.loads(word or b"{}")
+    if "error" in received:
+        raise UsageProblem(received["error"], received["hint"])
+    step = received.get("step")
     if step is None:
         return None
     if part is None:
         part = files.read_part(root, who, step)
-    if connected and "epoch" in heard:
+    if connected and "epoch" in received:
         raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
         optimizer, extra = (_load(group_broadcast.from_first(each, device)) for each in raw)
         script = {**extra, "optimizer": optimizer}
@@ -153,42 +158,42 @@ def restore(
     elif found is not None:
         script = _of_chief(contents)
     else:
-        seen = _seen(root, step) if "epoch" in heard else {}
-        script = _of_script(part) or seen or _load(store.try_get(f"{key}/script") if size > 1 and store else None)
+        shared = _shared(root, step) if "epoch" in received else {}
+        script = _of_script(part) or shared or _load(store.try_get(f"{key}/script") if size > 1 and store else None)
     if found is not None:
         model.load_state_dict(contents.pop("model.pt"))
     if part is None:
-        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers.")
+        log(f"{who} has saved no part of step {step} and goes on with new random numbers.")
     if not {"stateful", "optimizer"} <= script.keys():
-        say(f"{who} goes on at step {step} with what the script has made: nobody has its optimizer and schedulers.")
+        log(f"{who} goes on at step {step} with the script's new optimizer and schedulers: no saved ones were found.")
     if is_chief:
-        say(f"resumed from {root / files.name_of(step)}: {step} steps, {heard['epoch']} epochs done.")
+        log(f"resumed from {root / files.name_of(step)}: {step} steps, {received['epoch']} epochs done.")
     return Resumed(step, script, part)
 
 
 def _newest(
-    root: Path, fingerprint: dict[str, Any], said: dict[str, Any]
+    root: Path, fingerprint: dict[str, Any], summary: dict[str, Any]
 ) -> tuple[files.Checkpoint | None, dict[str, Any]]:
-    """The newest that can be read whole, with its contents; what there is to tell the others goes into `said`."""
+    """The newest readable checkpoint with its contents; `summary` receives the data for the other ranks."""
     for step in files.steps(root):
         try:
             found = files.read(root, step)
             difference = first_difference(found.about.get("fingerprint"), fingerprint)
             if difference:
-                said["error"] = f"The checkpoint {found.folder} is another model's: {difference}."
-                said["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
+                summary["error"] = f"The checkpoint {found.folder} is another model's: {difference}."
+                summary["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
                 return None, {}
             contents = {name: found.load(name) for name in files.FILES}
         except files.Damaged as damage:
-            say(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
+            log(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
             continue
-        said.update(step=step, epoch=found.about.get("epoch", 0))
+        summary.update(step=step, epoch=found.about.get("epoch", 0))
         return found, contents
     return None, {}
 
 
 def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
-    """The newest that can be read."""
+    """The newest readable part."""
     for step in files.part_steps(root, who):
         part: dict[str, Any] | None = files.read_part(root, who, step)
         if part is not None:
@@ -201,14 +206,14 @@ def _of_chief(contents: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
-    """All of a part but its random numbers; empty where `parts.of_script` has not been put into it."""
+    """A part without its random states, or nothing if the part has no script state."""
     if part is None or "stateful" not in part:
         return {}
     return {name: value for name, value in part.items() if name != "random"}
 
 
-def _seen(root: Path, step: int) -> dict[str, Any]:
-    """What the chief has saved, where its folder can be seen from here."""
+def _shared(root: Path, step: int) -> dict[str, Any]:
+    """The chief's state, if its folder is visible from this host."""
     try:
         found = files.read(root, step)
         return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
@@ -231,7 +236,7 @@ def _dumped(state: Any) -> bytes:
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    """Of an optimizer's parameter group: its learning rate and the like, as they are now."""
+    """The settings of a parameter group, such as its learning rate."""
     return {
         name: value.clone() if isinstance(value, torch.Tensor) else value
         for name, value in group.items()
@@ -240,7 +245,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions(script: dict[str, Any]) -> Iterator[bytes]:
-    """It, and what of it is needed most where it is too large to be sent. Models come from the strategy."""
+    """Encodings of the script state, each smaller than the one before. Models come from the strategy."""
     script = {name: value for name, value in script.items() if name != "models"}
     yield _dumped(script)
     if "optimizer" in script:

@@ -1,7 +1,7 @@
-"""When a checkpoint is made, and how: state is copied at a step boundary, and written while training goes on.
+"""Saving of checkpoints: state is copied at a step boundary and written in the background.
 
-All ranks of a group save their parts of the same step: the first of them announces it through the join store, far
-enough ahead that the word is there before the step is. A rank that is late saves none.
+All ranks of a group save their parts of the same step. The first rank announces the step through the join store, far
+enough ahead that all ranks receive it before they reach the step. A rank that receives it too late saves no part.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""How long the word of a save may take to reach all ranks."""
+"""Time for the announcement of a save to reach all ranks."""
 PARTS_WAIT_S = 10.0
-"""For the others' parts before a checkpoint counts as complete; without one it is still good, not bit for bit."""
+"""Longest wait for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
 
 
-def say(sentence: str) -> None:
-    print(f"torchyard: {sentence}", flush=True)
+def log(message: str) -> None:
+    print(f"torchyard: {message}", flush=True)
 
 
 class CheckpointSaver:
-    """A trainer's checkpoints: the chief's of model and optimizer, every rank's of what is its own."""
+    """Saves the checkpoints of a trainer: model and optimizer on the chief, and a part on every rank."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class CheckpointSaver:
         store: JoinStore | None,
         size: int,
     ) -> None:
-        """`size`: of the group that saves together; 1 where ranks go their own way."""
+        """`size` is the number of processes that save together."""
         self.root = root
         self.who = f"{environment.replica or environment.name}.{environment.local_rank}"
         self.automatic = environment.is_torchyard
         self.stateful: dict[str, Any] = {}
         self.models: dict[str, torch.nn.Module] = {}
-        """Of further calls of distribute()."""
+        """The models of further distribute() calls."""
         self.loaders: list[ShareLoader] = []
         self.active = 0
-        """The loader that handed out a batch last."""
+        """The number of the loader that yielded the last batch."""
         self._strategy = strategy
         self._kind = environment.strategy
         self._run = environment.run_id
@@ -80,33 +80,33 @@ class CheckpointSaver:
         self._saved_at = time.monotonic()
         self._began = (time.monotonic(), 0)
         self._goes_on = True
-        """Whether training does, whatever becomes of the save."""
+        """Whether training continues after the save, for messages."""
         self._writer: threading.Thread | None = None
         self._written = True
 
     def start(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: dict[str, Any], step: int
     ) -> None:
-        """What is to be saved from here on; the checkpoint of `step` is there already, or nothing is to save yet."""
+        """Set the objects to save; the state at `step` needs no checkpoint."""
         self._model, self._optimizer, self._fingerprint = model, optimizer, fingerprint
         self._saved = step
         self._saved_at = time.monotonic()
         self._began = (time.monotonic(), step)
         if self._store is not None:
-            self._store.watch(f"save/{self._keys}", self._hear)
+            self._store.watch(f"save/{self._keys}", self._on_announcement)
 
     def ask(self) -> None:
-        """Save as soon as all ranks can."""
+        """Request a checkpoint at the next step that all ranks can agree on."""
         self.automatic = self._asked = True
 
     def at_boundary(self, step: int) -> None:
-        """`step` is done: save if it is time, or tell the others when it will be."""
+        """After `step`: save if it is the announced step, or announce a save that is due."""
         announced = self._announced
         if announced is not None and step >= announced["step"]:
             self._announced = None
             if step == announced["step"]:
                 self.save(step, kept=announced["kept"])
-            else:  # the word came late; nobody need wait for this rank's part
+            else:  # the announcement came too late; the chief must not wait for this part
                 self._strategy.flush(announced["step"])
                 self._mark(announced["step"])
         elif announced is None and self._rank == 0 and self._is_due(step):
@@ -117,10 +117,16 @@ class CheckpointSaver:
     def save(
         self, step: int, *, kept: Sequence[int] = (), last: bool = False, final: bool = False, anew: bool = False
     ) -> bool:
-        """Save now, whatever was announced. `last` waits until it is written; else it goes on in a thread.
+        """Save now.
 
-        `kept`: the steps whose parts stay. `final`: training has come to its end. `anew`: the model is no longer what
-        was saved for this step, if it was. False where it is known to have failed; a line was printed then.
+        Args:
+            kept: steps whose parts are not pruned.
+            last: wait until the checkpoint is written; otherwise a thread writes it.
+            final: mark it as the end of training.
+            anew: save again even if this step was saved, since the model has changed.
+
+        Returns:
+            False if the save has failed, which a line in the log reports.
         """
         if step == self._saved and not anew:
             return self._settle(step, final=final) if last else True
@@ -152,7 +158,7 @@ class CheckpointSaver:
             "fingerprint": self._fingerprint,
             "strategy": self._kind,
         }
-        if last:  # there may be no more threads to be had: the interpreter winds down
+        if last:  # at the interpreter's exit no threads can be started
             self._write(step, contents, about)
             return self._written
         self._writer = threading.Thread(target=self._write, args=(step, contents, about), name="torchyard-checkpoint")
@@ -160,23 +166,23 @@ class CheckpointSaver:
         return True
 
     def wait(self) -> bool:
-        """Until what is being written is written. Whether it was."""
+        """Wait for a background save; returns whether it succeeded."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         return self._written
 
     def _settle(self, step: int, *, final: bool) -> bool:
-        """See to it that the checkpoint of `step`, which was made before, is written, and marked if it is the end."""
+        """Wait until the existing checkpoint of `step` is written, and mark it if it is final."""
         written = self.wait()
         if written and final and self._is_chief and step > 0:
             try:
                 files.mark_final(self.root, step, self._run)
             except (OSError, files.Damaged) as error:
-                self._complain(step, error)
+                self._report(step, error)
         return written
 
-    # When
+    # Schedule
 
     def _is_due(self, step: int) -> bool:
         if step == self._saved or not (self._asked or self.automatic):
@@ -193,22 +199,22 @@ class CheckpointSaver:
         began, first = self._began
         step_s = (time.monotonic() - began) / max(1, step - first)
         ahead = max(2, math.ceil(AHEAD_S / max(step_s, 1e-4)))
-        word = {"step": step + ahead, "kept": kept}
-        self._store.set(f"save/{self._keys}", json.dumps(word).encode())
-        self._announced = word
+        announcement = {"step": step + ahead, "kept": kept}
+        self._store.set(f"save/{self._keys}", json.dumps(announcement).encode())
+        self._announced = announcement
 
-    def _hear(self, word: bytes) -> None:
+    def _on_announcement(self, word: bytes) -> None:
         announced = json.loads(word)
         if self._rank and announced["step"] > self._saved:
             self._announced = announced
 
     def _kept(self) -> list[int]:
-        """The steps whose parts stay: those of complete checkpoints, or in a group without the chief the newest."""
+        """Steps whose parts are kept: those of complete checkpoints, or in a group without the chief the newest."""
         if self._is_chief:
             return [one.step for one in files.complete(self.root)[: files.KEPT]]
         return files.part_steps(self.root, self.who)[: files.KEPT]
 
-    # What
+    # Contents
 
     def _contents(self) -> dict[str, Any]:
         assert self._model is not None
@@ -234,11 +240,11 @@ class CheckpointSaver:
         assert self._optimizer is not None
         try:
             state |= training_state.of_script(self.stateful, self._optimizer)
-        except UsageProblem as problem:  # it has come to hold something that cannot be written
-            say(f"{self.who} keeps less of step {step} than it needs to go on by itself: {problem.message}")
+        except UsageProblem as problem:  # the script's state has changed to something that cannot be saved
+            log(f"{self.who} keeps less of step {step} than it needs to go on by itself: {problem.message}")
         if at_once:
             self._write_part(step, state, kept)
-        else:  # it may be as large as a model
+        else:  # the part may be as large as a model
             self._writer = threading.Thread(
                 target=self._write_part, args=(step, state, kept), name="torchyard-checkpoint"
             )
@@ -250,15 +256,15 @@ class CheckpointSaver:
             if kept:
                 files.prune_parts(self.root, self.who, {step, *kept})
         except (OSError, RuntimeError) as error:
-            say(f"{self.who} could not save its own part of step {step}: {_why(error)}.")
+            log(f"{self.who} could not save its own part of step {step}: {_why(error)}.")
         self._mark(step)
 
     def _mark(self, step: int) -> None:
         if self._store is not None:
-            with suppress(RolesError):  # else the chief waits in vain for a while, no more
+            with suppress(RolesError):  # without it the chief only waits longer
                 self._store.set(f"part/{self._keys}/{self._rank}", str(step).encode())
 
-    # Writing, in a thread of its own
+    # Writing in the background
 
     def _write(self, step: int, contents: dict[str, Any], about: dict[str, Any]) -> None:
         self._wait_for_parts(step)
@@ -267,7 +273,7 @@ class CheckpointSaver:
             files.write(self.root, step, contents, about)
             files.prune(self.root)
             self._written = True
-        except Exception as error:  # whatever it is: a save that fails ends no training
+        except Exception as error:  # a failed save must not end training
             self._failed(step, error)
 
     def _wait_for_parts(self, step: int) -> None:
@@ -289,22 +295,22 @@ class CheckpointSaver:
             return
 
     def _failed(self, step: int, error: Exception) -> None:
-        """It is not saved, whatever was meant: the end, or a stop, tries again."""
+        """Report a failed save; the end of training or a stop tries again."""
         self._written = False
         if self._saved == step:
             self._saved = -1
-        self._complain(step, error)
+        self._report(step, error)
 
-    def _complain(self, step: int, error: Exception) -> None:
+    def _report(self, step: int, error: Exception) -> None:
         older = len(files.complete(self.root))
         left = f"The {older} before it stay" if older else "There is none before it"
         goes_on = "; training goes on" if self._goes_on else ""
-        say(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{goes_on}.")
+        log(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{goes_on}.")
 
 
 def _why(error: Exception) -> str:
     cause: BaseException | None = error
-    while cause is not None:  # torch's writer wraps the system's own error in one of its own
+    while cause is not None:  # torch wraps the error of the operating system
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return "the disk is full"
         if isinstance(cause, OSError) and cause.strerror:

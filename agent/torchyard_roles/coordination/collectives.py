@@ -1,8 +1,8 @@
-"""Numbers and plain data exchanged among all trainers: mean, gather, any, barrier and broadcast, under every strategy.
+"""Collective calls over all trainers, under every strategy: mean, gather, any, barrier and broadcast.
 
-Where torch.distributed holds all trainers, values travel in a gloo group of their own; else through the run's join
-store (`meetings`). Sums are made in double precision and in the order of ranks, so that all trainers get the same
-result to the last bit. Nothing depends on torch's default dtype or device.
+Values travel in a separate gloo group if torch.distributed has all trainers, else through the run's join store
+(`store_collectives`). Sums are in double precision and in rank order, so that results are bitwise equal on all
+trainers. The default dtype and device of torch do not matter.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AT_ONCE = 4096
-"""Bytes of a value that are sent with its length; what is longer follows in a second exchange."""
+"""Bytes that are sent with the length of a value; the rest follows in a second exchange."""
 
 
 class Collectives:
-    """The calls of one process.
+    """The collective calls of one process.
 
-    `meet` gives the run's join store, None where there is none; `resuming` says whether the script has not come to the
-    point that it resumes from.
+    Args:
+        meet: returns the run's join store, or None.
+        resuming: whether the script has not yet reached the point at which it resumes.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class Collectives:
         self._exchanged("barrier", None)
 
     def broadcast(self, x: Any) -> Any:
-        # What the others pass is neither read nor sent.
+        # The argument of the other ranks is neither read nor sent.
         mine = plain(x, "broadcast") if self._environment.rank in (0, None) else None
         return self._exchanged("broadcast", mine)[0]
 
     def leave(self, *, stopped: bool = False) -> None:
-        """No further calls: those that wait for this process learn it."""
+        """Declare that this process makes no further calls."""
         if self._has_left:
             return
         self._has_left = True
@@ -92,7 +93,7 @@ class Collectives:
         return self._meetings
 
     def _exchanged(self, what: str, x: Any) -> list[Any]:
-        """What each trainer has given to the same call, in the order of ranks."""
+        """The values of all trainers for this call, in rank order."""
         if self._is_alone:
             return [x]
         if self._has_left:
@@ -116,7 +117,7 @@ class Collectives:
         return [each["x"] for each in found]
 
     def _load(self, data: bytes) -> Any:
-        """A tensor that was on a GPU arrives on this process's device, one that was on the CPU on the CPU."""
+        """Tensors from a GPU go to this process's device, others to the CPU."""
 
         def place(storage: Any, location: str) -> Any:
             on_cpu = location == "cpu" or self._device.type != "cuda"
@@ -125,12 +126,12 @@ class Collectives:
         return torch.load(io.BytesIO(data), map_location=place, weights_only=True)
 
     def _choose(self, what: str) -> StoreCollectives | _World:
-        """Alike on all trainers: it follows from what they have in common."""
+        """The transport of the values; the choice is the same on all trainers."""
         environment, meetings = self._environment, self._through_the_store()
         is_up = dist.is_available() and dist.is_initialized()
         if is_up and dist.get_world_size() == environment.world_size:
             if meetings is not None:
-                meetings.exchange(b"", "", what)  # torch would wait for half an hour for a trainer that has ended
+                meetings.exchange(b"", "", what)  # detects ended trainers, for which torch would wait half an hour
             return _World(environment, _new_group())
         if meetings is not None:
             return meetings
@@ -142,7 +143,7 @@ class Collectives:
         )
 
 
-# What travels
+# Values
 
 
 def plain(x: Any, what: str) -> Any:
@@ -165,7 +166,7 @@ def plain(x: Any, what: str) -> Any:
 
 
 def _averageable(x: Any) -> Any:
-    """`x` with all numbers in double precision, tensors on the CPU."""
+    """`x` with numbers in double precision and tensors on the CPU."""
     if isinstance(x, torch.Tensor):
         whole = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         return whole.to(device="cpu", dtype=torch.complex128 if x.is_complex() else torch.float64, copy=True)
@@ -179,7 +180,7 @@ def _averageable(x: Any) -> Any:
 
 
 def _mean(values: Sequence[Any], like: Any) -> Any:
-    """The mean of what all trainers have sent, in the form of `like`. Raises UsageProblem where forms differ."""
+    """The mean of all values, with the structure of `like`. Raises UsageProblem if structures differ."""
     if isinstance(like, torch.Tensor):
         for value in values:
             if not isinstance(value, torch.Tensor) or value.shape != like.shape:
@@ -225,7 +226,7 @@ def _differs(here: str, there: str) -> UsageProblem:
 
 
 def _site(what: str) -> str:
-    """The lines of the script that make this call, innermost first: alike on all ranks."""
+    """A checksum of the script's call stack, the same on all ranks for the same call."""
     package = str(Path(__file__).parents[1])
     lines: list[str] = []
     frame = sys._getframe(1)
@@ -233,16 +234,16 @@ def _site(what: str) -> str:
         if not frame.f_code.co_filename.startswith(package):
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
-            break  # what started the script differs
+            break  # frames above may differ between ranks
         frame = frame.f_back  # type: ignore[assignment]
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
 
 
-# How it travels
+# Transport through torch.distributed
 
 
 class _World:
-    """A gloo group of all trainers, for these calls alone."""
+    """A gloo group of all trainers that is used for these calls only."""
 
     def __init__(self, environment: Environment, group: Any, *, is_own: bool = False) -> None:
         self._size = environment.world_size
@@ -251,7 +252,7 @@ class _World:
         self._is_own = is_own
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool) -> list[bytes]:
-        """`site` and `resuming` count for nothing: all trainers of a world are started again together."""
+        """`site` and `resuming` are ignored, since all trainers of a world restart together."""
         head = len(value).to_bytes(8, "little") + value[: AT_ONCE - 8]
         heads = self._gathered(head.ljust(AT_ONCE, b"\0"), what)
         lengths = [int.from_bytes(each[:8], "little") for each in heads]
@@ -282,7 +283,7 @@ def _new_group() -> Any:
 
 
 def _met_at_the_master(environment: Environment) -> Any:
-    """A group of no world: a strategy without one leaves torch.distributed to the script."""
+    """A process group without a default world, which the script may initialize itself."""
     timeout = timedelta(seconds=MEET_WITHIN_S)
     rank, size = environment.rank or 0, environment.world_size
     try:
@@ -294,10 +295,10 @@ def _met_at_the_master(environment: Environment) -> Any:
 
 
 def _lost(error: RuntimeError, what: str, master: str) -> PeerLost | StoreTimeout:
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     call = what if " " in what else f"{what}()"
-    if re.search(r"time[d ]*out", said, re.IGNORECASE):
-        return StoreTimeout(f"Not all trainers called {call} within {MEET_WITHIN_S:g} s: {said}")
-    address = re.search(r"\[([0-9a-fA-F.:]+)\]:\d+", said)
+    if re.search(r"time[d ]*out", reason, re.IGNORECASE):
+        return StoreTimeout(f"Not all trainers called {call} within {MEET_WITHIN_S:g} s: {reason}")
+    address = re.search(r"\[([0-9a-fA-F.:]+)\]:\d+", reason)
     host = address.group(1) if address else master.rpartition(":")[0] or "another host"
-    return PeerLost("another trainer", host, f"it has ended without {call}, which all trainers call alike ({said})")
+    return PeerLost("another trainer", host, f"it has ended without {call}, which all trainers call alike ({reason})")

@@ -1,4 +1,4 @@
-"""Leaving gloo's threads at rest, so that the interpreter can wind down."""
+"""Wait for idle gloo threads before the interpreter exits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SETTLE_S = 2.0
 
 
 def settle(tasks: Path = Path("/proc/self/task")) -> None:
-    """Wait until gloo's threads have let go of the last collective's tensors, at most SETTLE_S.
+    """Wait until gloo's threads have released the tensors of the last collective, at most SETTLE_S.
 
-    They outlive the process group (torch 2.13), and one that frees a tensor while the interpreter winds down aborts
-    the process: seen in 1 of 24 exits right after a collective. Asleep twice in a row, while this thread leaves the
-    GIL alone, they wait for work and hold nothing.
+    The threads outlive the process group (torch 2.13). One that frees a tensor during the interpreter's shutdown aborts
+    the process, as seen in 1 of 24 exits right after a collective. Threads that are asleep in two consecutive samples
+    wait for work and hold no tensors.
     """
     deadline = time.monotonic() + SETTLE_S
     at_rest = 0
@@ -26,7 +26,7 @@ def settle(tasks: Path = Path("/proc/self/task")) -> None:
 
 def _asleep(tasks: Path) -> bool:
     if not tasks.is_dir():
-        return True  # another system than Linux: the samples' own time has to do
+        return True  # not Linux: rely on the time of the samples
     for task in tasks.iterdir():
         try:
             _, rest = (task / "stat").read_text(encoding="utf-8", errors="replace").split("(", 1)

@@ -1,13 +1,13 @@
-"""Leaving together: ranks that SIGTERM reaches at different moments all end after the same step.
+"""Graceful stop: ranks that receive SIGTERM at different times all stop after the same step.
 
-A rank that waits for its peers inside a collective runs no Python, so the signal is read from its wake-up descriptor
-by a thread. It *publishes* the step that its rank has begun (or done, between two steps), and from then on the rank
-begins no further one without leave. The first rank of the group takes the most that anybody has begun: that step
-everybody finishes, since all its participants are still there, and after it all leave.
+A rank inside a collective runs no Python code, so a thread reads the signal from the wake-up descriptor. It *publishes*
+the last step that its rank has begun; from then on the rank begins no step without permission. The first rank of the
+group takes the maximum of all published steps. All ranks can finish that step, since all take part in it, and stop
+after it.
 
-    a rank's thread             the store                          its training
+    thread of a rank            join store                         training thread
     SIGTERM  ─────────────────> stop/<gang>/<generation>/<rank>
-    the first: all published?   stop/<gang>/<generation>/after ──> parked at a boundary until it is known
+    rank 0, all published:      stop/<gang>/<generation>/after ──> waits at a boundary until it is known
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""For all ranks to publish. Their threads do so at once; one that does not is gone, and nothing can be agreed."""
+"""Longest wait for all ranks to publish, which they do at once unless one has ended."""
 ECHO_S = 0.5
-"""A second SIGTERM this soon is the same one: some programs signal a process, and then its group."""
-_ASKED_BY_ANOTHER = b"\xff"
+"""A second SIGTERM within this time is ignored: some programs signal a process and then its group."""
+_REQUESTED_BY_PEER = b"\xff"
 
 
 class GracefulStop:
-    """One rank's part in it. `store` is None for a process that trains alone."""
+    """The stop of one rank. `store` is None for a process that trains alone."""
 
     def __init__(self, store: JoinStore | None, gang: str, generation: int, rank: int, size: int) -> None:
         self._store = store if size > 1 else None
@@ -44,38 +44,40 @@ class GracefulStop:
         self._size = size
         self._changed = threading.Condition()
         self._begun = 0
-        self._asked = False
+        self._requested = False
         self._after: int | None = None
-        self._ears: tuple[socket.socket, socket.socket] | None = None
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
         self._earlier_descriptor = -1
         self._process = os.getpid()
 
     def install(self, step: int) -> bool:
-        """Answer SIGTERM from now on; `step` are done. False where it stays as it is: the script answers it itself,
-        or this is not the main thread, which alone may change it."""
+        """Handle SIGTERM from now on; `step` steps are done.
+
+        Returns False if the script has its own handler, or outside the main thread, which alone may set one.
+        """
         self._begun = step
         if threading.current_thread() is not threading.main_thread():
             return False
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             return False
-        heard, wake = socket.socketpair()
-        wake.setblocking(False)
-        self._ears = heard, wake
-        signal.signal(signal.SIGTERM, _heard)
-        self._earlier_descriptor = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=self._forget)  # a child's SIGTERM is no business of the rank's
+        receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        self._sockets = receiver, sender
+        signal.signal(signal.SIGTERM, _ignore_signal)
+        self._earlier_descriptor = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._reset_in_child)  # a forked child gets the default handler
         threading.Thread(target=self._listen, name="torchyard-stopping", daemon=True).start()
         if self._store is not None:
-            self._store.watch(f"{self._prefix}/asked", self._asked_by_another)
+            self._store.watch(f"{self._prefix}/asked", self._on_peer_request)
         return True
 
     def may_begin(self, step: int, *, begin: bool = True) -> bool:
-        """At the boundary after `step`: whether to go on. False: leave here, as all others do.
+        """Whether training may continue after `step`; False to stop here, like all other ranks.
 
-        Waits while that is being agreed. `begin` is False where the next step isn't begun yet.
+        Waits while the ranks agree on the last step. `begin` is False if no step follows yet.
         """
         with self._changed:
-            while self._asked and self._after is None:
+            while self._requested and self._after is None:
                 self._changed.wait()
             if self._after is not None and step >= self._after:
                 return False
@@ -85,24 +87,24 @@ class GracefulStop:
 
     @property
     def asked(self) -> bool:
-        return self._asked
+        return self._requested
 
     def uninstall(self) -> None:
-        """SIGTERM is the system's again: there is no step left to end after."""
-        if self._ears is None or os.getpid() != self._process:
+        """Restore the default handling of SIGTERM, after the last step."""
+        if self._sockets is None or os.getpid() != self._process:
             return
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(self._earlier_descriptor)
-            if signal.getsignal(signal.SIGTERM) is _heard:
+            if signal.getsignal(signal.SIGTERM) is _ignore_signal:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _, wake = self._ears
-        self._ears = None
-        wake.close()  # the thread reads the end, and ends
+        _, sender = self._sockets
+        self._sockets = None
+        sender.close()  # ends the thread
         self._publish_last()
 
     def _publish_last(self) -> None:
-        """So that a stop which comes later, while others are still at their ends, does not wait for this rank."""
-        if self._store is None or self._asked:
+        """Publish the last step, so that a later stop of the other ranks does not wait for this one."""
+        if self._store is None or self._requested:
             return
         with suppress(RolesError):
             last = str(self._begun).encode()
@@ -110,28 +112,28 @@ class GracefulStop:
             if not self._rank:
                 self._store.set(f"{self._prefix}/after", last)
 
-    def _forget(self) -> None:
-        if self._ears is None:
+    def _reset_in_child(self) -> None:
+        if self._sockets is None:
             return
-        self._ears = None
+        self._sockets = None
         signal.set_wakeup_fd(-1)
-        if signal.getsignal(signal.SIGTERM) is _heard:
+        if signal.getsignal(signal.SIGTERM) is _ignore_signal:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def _asked_by_another(self, _: bytes) -> None:
-        ears = self._ears
-        if ears is not None:
+    def _on_peer_request(self, _: bytes) -> None:
+        sockets = self._sockets
+        if sockets is not None:
             try:
-                ears[1].send(_ASKED_BY_ANOTHER)
-            except OSError:  # full of signals already, or just closed
+                sockets[1].send(_REQUESTED_BY_PEER)
+            except OSError:  # full of signals, or closed
                 return
 
     def _listen(self) -> None:
-        assert self._ears is not None
-        heard = self._ears[0]
+        assert self._sockets is not None
+        receiver = self._sockets[0]
         first: float | None = None
-        with heard:
-            while data := heard.recv(64):
+        with receiver:
+            while data := receiver.recv(64):
                 if self._earlier_descriptor >= 0:
                     os.write(self._earlier_descriptor, data)
                 if signal.SIGTERM in data:
@@ -139,14 +141,14 @@ class GracefulStop:
                     if first is not None and now - first > ECHO_S:
                         _end("ended by a second SIGTERM, without saving")
                     first = first if first is not None else now
-                if signal.SIGTERM in data or _ASKED_BY_ANOTHER in data:
+                if signal.SIGTERM in data or _REQUESTED_BY_PEER in data:
                     threading.Thread(target=self._stop, name="torchyard-stop", daemon=True).start()
 
     def _stop(self) -> None:
         with self._changed:
-            if self._asked:
+            if self._requested:
                 return
-            self._asked = True
+            self._requested = True
             begun = self._begun
         try:
             after = begun if self._store is None else self._agree(self._store, begun)
@@ -157,9 +159,9 @@ class GracefulStop:
             self._changed.notify_all()
 
     def _agree(self, store: JoinStore, begun: int) -> int:
-        """The step after which all leave. Raises StoreLost and StoreTimeout.
+        """The step after which all ranks stop. Raises StoreLost and StoreTimeout.
 
-        In a gang that has failed some are gone, and nothing can be agreed: the keeper says so before its SIGTERM.
+        In a failed gang ranks are missing and cannot agree; the keeper announces the failure before its SIGTERM.
         """
         store.watch(self._failed, lambda _: _end("ended: another of its gang has failed"))
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
@@ -175,8 +177,8 @@ class GracefulStop:
         return max(published)
 
 
-def _heard(*_: Any) -> None:
-    """Python's own handler has nothing to do: the thread has read the signal before it runs."""
+def _ignore_signal(*_: Any) -> None:
+    """Python-level handler without effect: the thread reads the signal from the descriptor."""
 
 
 def _end(why: str) -> None:

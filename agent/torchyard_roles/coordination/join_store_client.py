@@ -1,8 +1,8 @@
-"""The run's join store as a rank sees it: where replicas meet, agree and leave each other word.
+"""Client of the run's join store, through which replicas exchange small values.
 
-The primary's keeper serves it (`torchyard_agent.keeper.link.join_store`), so it outlives every process of the run. A
-broken connection is made again behind the callers' backs: what was asked and not answered is asked again, and never
-done twice.
+The primary's keeper serves the store (`torchyard_agent.keeper.link.join_store`), so it outlives the processes of the
+run. After a broken connection the client reconnects and repeats unanswered requests; the server executes each request
+once.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ from torchyard_roles.errors import EnvironmentProblem, StoreLost, StoreTimeout, 
 from torchyard_roles.exchange.socket_io import authenticate, read_exactly, tune
 
 DEAD_AFTER_S = 10
-"""When a connection to a silent host is ended."""
-PATIENCE_S = 10.0
-"""How long the store is called again before it is given up for lost."""
-AGAIN_S = (0.02, 0.5)
-"""Between two calls: soon at first, then less and less."""
-ANSWER_WITHIN_S = 60.0
-"""For what the store answers at once. Longer than a keeper is ever stopped for."""
+"""Time until a connection to a silent host is closed."""
+RECONNECT_S = 10.0
+"""How long the client tries to reconnect before it raises StoreLost."""
+RETRY_PAUSES_S = (0.02, 0.5)
+"""The first and the longest pause between two attempts to connect."""
+ANSWER_TIMEOUT_S = 60.0
+"""For requests that the store answers at once; longer than any pause of a keeper."""
 
 Callback = Callable[[bytes], None]
 
 
 class JoinStore:
-    """A dictionary of bytes that all ranks of a run share. May be used from any thread.
+    """A dictionary of bytes that all ranks of a run share. Thread-safe.
 
-    Keys have at most 256 bytes, values 64 KiB, and there are at most 10,000 keys: UsageProblem beyond. Every call
-    raises StoreLost once the store could not be reached for PATIENCE_S.
+    Keys have at most 256 bytes, values 64 KiB, and there are at most 10,000 keys; beyond, calls raise UsageProblem.
+    Every call raises StoreLost once the store was unreachable for RECONNECT_S.
     """
 
     def __init__(self, address: str, key: bytes, who: str, rank: int | None = None) -> None:
-        """Use `connect`."""
+        """Use connect()."""
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._key = key
         self._introduction = {"store": who, "rank": rank, "session": os.urandom(16).hex()}
         self._process = os.getpid()
         self._lock = threading.Lock()
-        """Held while anything below changes, and while a frame is sent: their order is part of their seal."""
+        """Guards the fields below and the order of frames, which is part of their MAC."""
         self._link: _Link | None = None
         self._numbers = itertools.count(1)
-        self._open: dict[int, _Question] = {}
+        self._open: dict[int, _Request] = {}
         self._watches: dict[str, list[Callback]] = {}
         self._seen: dict[str, tuple[int, bytes]] = {}
-        """The newest (version, value) of what is watched."""
-        self._news: queue.SimpleQueue[tuple[list[Callback], bytes] | None] = queue.SimpleQueue()
+        """The newest (version, value) of each watched key."""
+        self._changes: queue.SimpleQueue[tuple[list[Callback], bytes] | None] = queue.SimpleQueue()
         self._lost: StoreLost | None = None
         self._threads: list[threading.Thread] = []
 
     @classmethod
     def connect(cls, address: str, key: bytes, who: str, rank: int | None = None) -> JoinStore:
-        """`address`: `host:port`. `who`: the caller's name, for the keeper's log. Raises StoreLost."""
+        """Connect to `host:port`; `who` names the caller in the keeper's log. Raises StoreLost."""
         store = cls(address, key, who, rank)
-        store._link = store._call_until(time.monotonic() + PATIENCE_S)
+        store._link = store._call_until(time.monotonic() + RECONNECT_S)
         store._start_thread(store._listen, "torchyard-store")
         return store
 
     @classmethod
     def of(cls, environment: Environment) -> JoinStore:
-        """The run's own. Raises EnvironmentProblem where it has none, and StoreLost."""
+        """Connect to the store of this run. Raises EnvironmentProblem if it has none, and StoreLost."""
         if not environment.store or not environment.key:
             raise EnvironmentProblem(
                 f"The strategy {environment.strategy} needs the run's join store, and TORCHYARD_STORE and "
@@ -83,93 +83,92 @@ class JoinStore:
         return cls.connect(environment.store, environment.key, environment.name, environment.rank)
 
     def set(self, key: str, value: bytes) -> None:
-        self._ask("set", key=key, value=_text(value))
+        self._request("set", key=key, value=_text(value))
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """Waits until somebody has set it. Raises StoreTimeout."""
-        return _bytes(self._ask("get", wait_s=timeout_s, key=key)["value"])
+        """The value of a key, once it is set. Raises StoreTimeout."""
+        return _bytes(self._request("get", wait_s=timeout_s, key=key)["value"])
 
     def try_get(self, key: str) -> bytes | None:
-        """None where nobody has set it."""
-        value = self._ask("try", key=key)["value"]
+        """The value of a key, or None if it is not set."""
+        value = self._request("try", key=key)["value"]
         return None if value is None else _bytes(value)
 
     def add(self, key: str, amount: int) -> int:
-        """The number that the key holds then; one that nobody has set counts as 0."""
-        return int(self._ask("add", key=key, amount=amount)["number"])
+        """Add to the number of a key, initially 0; returns the sum."""
+        return int(self._request("add", key=key, amount=amount)["number"])
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes) -> bytes:
-        """Sets it only where it is `expected` now (None: not set). Returns what it is then; empty where it is not."""
-        told = None if expected is None else _text(expected)
-        now = self._ask("compare_set", key=key, expected=told, value=_text(value))["value"]
+        """Set a key if its value is `expected` (None: not set). Returns the value then, empty if it is not set."""
+        encoded = None if expected is None else _text(expected)
+        now = self._request("compare_set", key=key, expected=encoded, value=_text(value))["value"]
         return b"" if now is None else _bytes(now)
 
     def delete(self, key: str) -> bool:
-        """Whether it was set."""
-        return bool(self._ask("delete", key=key)["number"])
+        """Delete a key; returns whether it was set."""
+        return bool(self._request("delete", key=key)["number"])
 
     def count(self) -> int:
-        """How many keys are set."""
-        return int(self._ask("count")["number"])
+        """The number of keys."""
+        return int(self._request("count")["number"])
 
     def wait(self, keys: Iterable[str], timeout_s: float) -> None:
-        """Waits until all are set. Raises StoreTimeout, which names those that are not."""
-        self._ask("wait", wait_s=timeout_s, keys=list(keys))
+        """Wait until all keys are set. Raises StoreTimeout with the names of the missing ones."""
+        self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
-        """Has `callback` called with each new value, and with the present one, on a thread of the store's.
+        """Call `callback` with the current value and with each new one, on a thread of the store.
 
-        Callbacks come one at a time, and may use the store. Where the connection broke meanwhile, only the newest of
-        several values may come.
+        Callbacks run one at a time and may use the store. After a reconnection intermediate values may be missing.
         """
         with self._lock:
             self._watches.setdefault(key, []).append(callback)
             first = len(self._watches[key]) == 1
             if len(self._watches) == 1 and first:
-                self._start_thread(self._call_back, "torchyard-store-news")
+                self._start_thread(self._call_back, "torchyard-store-change")
             if key in self._seen:
-                self._news.put(([callback], self._seen[key][1]))
+                self._changes.put(([callback], self._seen[key][1]))
         if first:
-            self._ask("watch", key=key)
+            self._request("watch", key=key)
 
     def close(self) -> None:
-        """Parts from the store. Whoever still waits in another thread gets StoreLost."""
-        if os.getpid() == self._process:  # a forked child must not end its parent's connection
+        """Disconnect. Calls that still wait in other threads raise StoreLost."""
+        if os.getpid() == self._process:  # a forked child must not close its parent's connection
             self._give_up(StoreLost("This process has parted from the run's join store."))
 
-    # Questions
+    # Requests
 
-    def _ask(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
+    def _request(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
         if os.getpid() != self._process:
             raise UsageProblem("A forked process cannot use the join store of its parent.")
-        by = time.monotonic() + (ANSWER_WITHIN_S if wait_s is None else wait_s + ANSWER_WITHIN_S)
+        by = time.monotonic() + (ANSWER_TIMEOUT_S if wait_s is None else wait_s + ANSWER_TIMEOUT_S)
         until = None if wait_s is None else time.monotonic() + wait_s
-        question = _Question({"op": op, **words}, until)
+        request = _Request({"op": op, **words}, until)
         with self._lock:
             if self._lost is not None:
                 raise self._lost
             number = next(self._numbers)
-            self._open[number] = question
-            self._send(number, question)
-        answered = question.answered.wait(max(0.0, by - time.monotonic()))
+            self._open[number] = request
+            self._send(number, request)
+        answered = request.answered.wait(max(0.0, by - time.monotonic()))
         with self._lock:
             self._open.pop(number, None)
-        if question.answer is None:
+        if request.answer is None:
             lost = self._lost if answered else None
             raise lost or StoreLost(f"The run's join store at {_joined(self._address)} does not answer.")
-        return _understood(question.answer, words, wait_s)
+        return _checked(request.answer, words, wait_s)
 
-    def _send(self, number: int, question: _Question) -> None:
-        """With the lock held. What cannot be sent now is sent once there is a connection again."""
+    def _send(self, number: int, request: _Request) -> None:
+        """Send a request, or leave it for the next connection. Call with the lock held."""
         if self._link is None:
             return
-        frame = {"id": number, "done": min(self._open), **question.words}
-        if question.until is not None:
-            frame["wait_s"] = max(0.0, question.until - time.monotonic())
+        frame = {"id": number, "done": min(self._open), **request.words}
+        if request.until is not None:
+            frame["wait_s"] = max(0.0, request.until - time.monotonic())
         try:
             self._link.send(frame)
         except OSError:
-            self._link.cut()  # the thread that listens notices, and calls again
+            self._link.cut()  # makes the receiving thread reconnect
 
     # The threads
 
@@ -179,7 +178,7 @@ class JoinStore:
         thread.start()
 
     def _listen(self) -> None:
-        """Takes answers and news until the store is lost or closed."""
+        """Receive answers and changes until the store is lost or closed."""
         while (link := self._link) is not None:
             since = time.monotonic()
             try:
@@ -193,15 +192,15 @@ class JoinStore:
             link.close()
             if closed:
                 return
-            if time.monotonic() - since < AGAIN_S[1]:
-                time.sleep(AGAIN_S[1])  # whatever ends every new connection at once must not make this a busy loop
+            if time.monotonic() - since < RETRY_PAUSES_S[1]:
+                time.sleep(RETRY_PAUSES_S[1])  # avoids a busy loop if every connection ends at once
             try:
-                self._resume(self._call_until(time.monotonic() + PATIENCE_S))
+                self._resume(self._call_until(time.monotonic() + RECONNECT_S))
             except StoreLost as lost:
                 self._give_up(lost)
 
     def _resume(self, link: _Link) -> None:
-        """Asks again what was not answered."""
+        """Repeat unanswered requests and watches on a new connection."""
         with self._lock:
             if self._lost is not None:
                 link.close()
@@ -209,11 +208,11 @@ class JoinStore:
             self._link = link
             for number in sorted(self._open):
                 self._send(number, self._open[number])
-            asked = {question.words["key"] for question in self._open.values() if question.words["op"] == "watch"}
+            asked = {request.words["key"] for request in self._open.values() if request.words["op"] == "watch"}
             for key in self._watches:
                 if key not in asked:
                     number = next(self._numbers)
-                    self._open[number] = _Question({"op": "watch", "key": key}, None, nobody_waits=True)
+                    self._open[number] = _Request({"op": "watch", "key": key}, None, is_internal=True)
                     self._send(number, self._open[number])
 
     def _take(self, frame: dict[str, Any]) -> None:
@@ -222,25 +221,25 @@ class JoinStore:
                 key, version = frame["watch"], frame["version"]
                 if key not in self._seen or version > self._seen[key][0]:
                     self._seen[key] = (version, _bytes(frame["value"]))
-                    self._news.put((list(self._watches.get(key, ())), self._seen[key][1]))
+                    self._changes.put((list(self._watches.get(key, ())), self._seen[key][1]))
                 return
-            question = self._open.get(frame["id"])
-            if question is not None:
-                if question.nobody_waits:
+            request = self._open.get(frame["id"])
+            if request is not None:
+                if request.is_internal:
                     del self._open[frame["id"]]
-                question.answer = frame
-                question.answered.set()
+                request.answer = frame
+                request.answered.set()
 
     def _call_back(self) -> None:
         while True:
-            news = self._news.get()
-            if news is None:
+            change = self._changes.get()
+            if change is None:
                 return
-            callbacks, value = news
+            callbacks, value = change
             for callback in callbacks:
                 try:
                     callback(value)
-                except Exception as error:  # of the caller's own code: the next news must still be told
+                except Exception as error:  # an error in one callback must not stop the others
                     name = getattr(callback, "__qualname__", callback)
                     print(f"torchyard: {name} failed at news from the join store: {error!r}", file=sys.stderr)
 
@@ -250,11 +249,11 @@ class JoinStore:
                 return
             self._lost = lost
             link, self._link = self._link, None
-            for question in self._open.values():
-                question.answered.set()
+            for request in self._open.values():
+                request.answered.set()
         if link is not None:
             link.cut()
-        self._news.put(None)
+        self._changes.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(0.5)
@@ -262,8 +261,8 @@ class JoinStore:
     # The connection
 
     def _call_until(self, deadline: float) -> _Link:
-        """Raises StoreLost with what went wrong the last time."""
-        again_s = AGAIN_S[0]
+        """Connect, with retries. Raises StoreLost with the last error."""
+        again_s = RETRY_PAUSES_S[0]
         while True:
             try:
                 return _Link(self._address, self._key, self._introduction, deadline)
@@ -276,23 +275,23 @@ class JoinStore:
                     "stand in between?",
                 )
             time.sleep(again_s)
-            again_s = min(again_s * 1.5, AGAIN_S[1])
+            again_s = min(again_s * 1.5, RETRY_PAUSES_S[1])
 
 
-class _Question:
-    """Something that was asked and has no answer yet."""
+class _Request:
+    """A request without an answer yet."""
 
-    def __init__(self, words: dict[str, Any], until: float | None, *, nobody_waits: bool = False) -> None:
+    def __init__(self, words: dict[str, Any], until: float | None, *, is_internal: bool = False) -> None:
         self.words = words
         self.until = until
-        """When the store is to give up waiting, by this process's steady clock."""
-        self.nobody_waits = nobody_waits
+        """Deadline for the store, by this process's monotonic clock."""
+        self.is_internal = is_internal
         self.answered = threading.Event()
         self.answer: dict[str, Any] | None = None
 
 
 class _Link:
-    """One authenticated connection. Raises OSError or AuthenticationError."""
+    """One authenticated connection. Methods raise OSError and AuthenticationError."""
 
     def __init__(self, address: tuple[str, int], key: bytes, introduction: dict[str, Any], deadline: float) -> None:
         within_s = min(authenticated_transport.HANDSHAKE_DEADLINE_S, max(0.1, deadline - time.monotonic()))
@@ -317,15 +316,15 @@ class _Link:
         return authenticated_transport.decode_message(payload)
 
     def cut(self) -> None:
-        """Ends it for the thread that listens, too."""
-        with contextlib.suppress(OSError):  # it may have ended already
+        """Shut the connection down, which wakes the receiving thread."""
+        with contextlib.suppress(OSError):  # it may be closed already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
 
 
-def _understood(answer: dict[str, Any], words: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
+def _checked(answer: dict[str, Any], words: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
     if "error" in answer:
         raise UsageProblem(f"The join store refused: {answer['error']}.")
     if "missing" in answer:

@@ -1,8 +1,8 @@
-"""All trainers of a run train the same model: compared through the join store, before anything trains.
+"""Comparison of the models and optimizers of all trainers through the join store, before training.
 
-Each trainer describes its model and optimizer in lines of `what: how`. The chief puts its own into the store, the
-others compare theirs with it. A worker that differs says so itself and ends; the ranks of one gang begin only once all
-of them agree, so that nothing has been trained by then.
+Each trainer describes its model and optimizer in lines of `name: description`. The chief publishes its description, and
+the others compare theirs with it. A worker with a difference reports it and ends. A gang starts to train only when all
+its ranks agree.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREE_WITHIN_S = 600.0
-"""From one trainer's call of distribute() to the last one's. Long, since a script may read its data before it."""
+"""Longest time between the first and the last trainer's distribute(); scripts may read their data before it."""
 PART = 60 * 1024
 """Bytes of a compressed description in one value of the store."""
-
-
 LATER_S = 2.0
-"""The other ranks of a gang wait longer than its first, so that the one that knows who is missing says it first."""
+"""By how much longer the other ranks wait than the first, which alone can name the missing ranks."""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
-    """What has to be equal on all trainers, a line each: parameters and buffers in order, the optimizer, `more`.
+    """The description that must be equal on all trainers: parameters and buffers in order, optimizer, and `more`.
 
-    `more`: values of JSON by name, such as the strategy's options.
+    `more` are JSON values by name, such as the options of the strategy.
     """
     from torchyard_roles.model_optimizer_pairs import names_of
 
@@ -80,17 +78,20 @@ def agree(
     *,
     number: int = 0,
 ) -> None:
-    """Returns once all trainers of this gang have the chief's `fingerprint`, made by `describe`.
+    """Wait until all trainers of this gang have the chief's `fingerprint`, made by describe().
 
-    `number`: of the call of distribute(), the same on all trainers.
+    Args:
+        within_s: the longest wait.
+        number: of the call of distribute(), the same on all trainers.
 
-    Raises UsageProblem on a trainer whose own differs, with the first difference, and StoreTimeout where somebody did
-    not come within `within_s` seconds: on the gang's first rank by name.
+    Raises:
+        UsageProblem: on a trainer that differs, with the first difference.
+        StoreTimeout: a trainer is missing; the first rank of the gang names it.
     """
     if environment.rank is None:
-        raise ValueError("only trainers agree")
+        raise ValueError("only trainers are compared")
     by = time.monotonic() + within_s
-    # In synchronous kinds all restart together, and what an earlier generation left in the store says nothing.
+    # In synchronous strategies all trainers restart together, so entries of earlier generations are obsolete.
     scope = f"agree/trainers/{environment.generation}" if environment.gang == "trainers" else "agree/run"
     if number:
         scope += f"/call-{number}"
@@ -102,7 +103,7 @@ def agree(
 
 
 def difference(mine: str, chiefs: str) -> str:
-    """The first one between two descriptions, in words; empty where there is none."""
+    """The first difference between two descriptions as a clause, or an empty string."""
     here, there = _by_name(mine), _by_name(chiefs)
     for name, words in here.items():
         if name not in there:
@@ -139,12 +140,12 @@ def _compare(
     store: JoinStore, scope: str, environment: Environment, fingerprint: str, by: float, within_s: float
 ) -> None:
     try:
-        said = json.loads(store.get(scope, max(0.0, by - time.monotonic())))
+        published = json.loads(store.get(scope, max(0.0, by - time.monotonic())))
     except StoreTimeout as timeout:
         raise _did_not_come([_name_of(environment, 0)], within_s) from timeout
-    if said["sha256"] == _digest(fingerprint):
+    if published["sha256"] == _digest(fingerprint):
         return
-    packed = b"".join(store.get(f"{scope}/part/{number}", 10.0) for number in range(int(said["parts"])))
+    packed = b"".join(store.get(f"{scope}/part/{number}", 10.0) for number in range(int(published["parts"])))
     differs = difference(fingerprint, zlib.decompress(packed).decode())
     raise UsageProblem(
         f"{environment.name}'s model differs from the chief's: {differs}.",
@@ -154,7 +155,7 @@ def _compare(
 
 
 def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
-    """All ranks of the gang wait for each other; its first rank says who is missing."""
+    """Wait for all ranks of the gang; its first rank names those that are missing."""
     if environment.group_size == 1:
         return
     scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")
@@ -178,12 +179,12 @@ def _meet(store: JoinStore, environment: Environment, by: float, within_s: float
 
 
 def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
-    said = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return StoreTimeout(f"{said} did not call distribute() within {within_s:g} s.")
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return StoreTimeout(f"{listed} did not call distribute() within {within_s:g} s.")
 
 
 def _name_of(environment: Environment, rank: int) -> str:
-    """Of a trainer's process by its rank among all, as `Environment.name` has it."""
+    """The name of a trainer process by its rank, as in `Environment.name`."""
     for trainer in environment.peers.trainers:
         if rank < trainer.ranks:
             return f"{trainer.name}.{rank}" if trainer.ranks > 1 else trainer.name

@@ -1,21 +1,21 @@
-"""Values exchanged among all trainers through the run's join store, where no torch world holds them all.
+"""Collective calls through the run's join store, for trainers that share no torch world.
 
-A *meeting* is one call that every trainer makes, such as mean(): each rank puts its value into the store, the last one
-of a worker group declares its group's part complete, and all read the values of all groups. Meetings are numbered.
+A *meeting* is one collective call of all trainers, such as mean(). Each rank stores its value, the last rank of a
+worker group marks the group's part as complete, and all ranks read the values of all groups. Meetings are numbered.
 
-In asynchronous kinds a group may be started again while the others wait in a meeting. It joins the meeting that is
-open: the first one that not all groups have completed. If that one belongs to another line of the script, the group
-died between two calls and repeats the earlier one: it gets that call's result as it was. So do the calls that a resumed
-script makes before its first new step, at the ends of epochs that are over. What the group's earlier life has completed
-its part with stays that part. Keys, each below `meet/<scope>/`:
+In asynchronous strategies a group may restart while the others wait in a meeting. It joins the open meeting, which is
+the first one that some group has not completed. If that meeting belongs to another line of the script, the group ended
+between two calls: it repeats the earlier call and gets the same result as before. A resumed script also repeats the
+calls before its first new step. A part that the group had completed before its restart stays valid. Keys below
+`meet/<scope>/`:
 
-    3/0/1/2       the value of group 0's rank 1 in its generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
-    3/0/2         how many ranks of that generation have put their value there
+    3/0/1/2       value of rank 1 of group 0 in generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
+    3/0/2         number of ranks of that generation that stored their value
     3/0           the group's part is complete: generation and number of ranks
-    done          the first meeting that is open            site/<site>   the last meeting of a line of the script
-    left/0        group 0 has ended                         left/0/2      how many ranks of that generation have
-    first/0/2/5   what the sixth call of a group that was started again became: `join 3` or `repeat 2`
-    restarted     a group was started again
+    done          the open meeting                          site/<site>   the last meeting of a line of the script
+    left/0        group 0 has ended                         left/0/2      number of its ranks that have ended
+    first/0/2/5   the sixth call of a restarted group: `join 3` or `repeat 2`
+    restarted     a group was restarted
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 MEET_WITHIN_S = 1800.0
-"""From one trainer's call to the last one's, as in torch's own collectives. A group may be started again meanwhile."""
+"""Longest time between the first and the last trainer's call, as in torch. Groups may restart meanwhile."""
 LOOK_EVERY_S = 0.5
-"""How often a rank that waits looks whether the ones that are missing have ended."""
+"""Interval at which a waiting rank checks whether the missing ones have ended."""
 PIECE = 48 * 1024
 """Bytes of a value in one key of the store."""
 LARGEST = 16 * 1024 * 1024
-"""Bytes of a value: each passes through the process that keeps the run."""
+"""Largest value in bytes, since each passes through the keeper."""
 
 
 class StoreCollectives:
-    """All meetings of one rank. `store` stays its owner's."""
+    """The meetings of one rank. The caller keeps ownership of `store`."""
 
     def __init__(self, store: JoinStore, environment: Environment) -> None:
         self._store = store
@@ -52,26 +52,28 @@ class StoreCollectives:
         self._groups = sorted({trainer.group for trainer in trainers}) if self._asynchronous else [self._group]
         if not self._groups:
             self._groups = list(range(environment.groups))
-        # In synchronous kinds all trainers are started again together and begin anew.
+        # In synchronous strategies all trainers restart together, with new meetings.
         self._prefix = "meet/run" if self._asynchronous else f"meet/{environment.generation}"
         self._next = 0
         self._calls = 0
         self._has_joined = not self._asynchronous or not environment.generation
         self._kept: dict[str, tuple[int, int]] = {}
-        """By line of the script: (the last meeting, its number of pieces)."""
+        """(last meeting, number of pieces) by line of the script."""
         self._obsolete: list[tuple[int, int]] = []
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool = False) -> list[bytes]:
         """The values of all trainers that are still in the run, by group and rank.
 
         Args:
-            value: what this rank contributes, at most 16 MiB.
-            site: names the line of the script, alike on all ranks.
-            what: names the call in messages.
-            resuming: the script has not come to its resume point yet.
+            value: of this rank, at most 16 MiB.
+            site: identifies the line of the script, the same on all ranks.
+            what: the name of the call in messages.
+            resuming: whether the script has not yet reached the point at which it resumes.
 
-        Raises PeerLost where a trainer has ended without this call, StoreTimeout where one did not come in time, and
-        StoreLost.
+        Raises:
+            PeerLost: a trainer has ended without this call.
+            StoreTimeout: a trainer did not make the call in time.
+            StoreLost: the store cannot be reached.
         """
         if len(value) > LARGEST:
             raise UsageProblem(
@@ -93,7 +95,7 @@ class StoreCollectives:
         return values
 
     def leave(self, *, stopped: bool) -> None:
-        """This rank makes no further calls. Where the run is stopped, the others go on without it."""
+        """Declare that this rank makes no further calls. In a stopped run the others continue without it."""
         environment = self._environment
         count = self._store.add(self._key("left", self._group, environment.generation), 1)
         if count == environment.group_size:
@@ -117,7 +119,7 @@ class StoreCollectives:
             store.compare_set(self._key(number, self._group), None, complete)
 
     def _wait(self, number: int, what: str) -> list[int]:
-        """The groups that take part, once all of them have completed their parts."""
+        """Wait until all groups have completed their parts; returns the groups that take part."""
         deadline = time.monotonic() + MEET_WITHIN_S
         present = list(self._groups)
         while True:
@@ -132,8 +134,11 @@ class StoreCollectives:
                 return present
 
     def _without_the_ended(self, number: int, groups: list[int], what: str) -> list[int]:
-        """A group that has ended is an error, but where the run is stopped, or where calls can no longer be as many on
-        all groups because one was started again. Alike on all ranks: a group that has ended completes no part."""
+        """The groups without those that have ended. Raises PeerLost if one ended without this call.
+
+        It is no error in a stopped run, or after a restart, when the number of calls may differ between groups. The
+        result is the same on all ranks, since an ended group completes no further parts.
+        """
         why = f"it has ended without calling {what}(), which all trainers do alike"
         present = []
         for group in groups:
@@ -164,7 +169,7 @@ class StoreCollectives:
         return site, b"".join([value, *rest])
 
     def _complete(self, number: int, site: str, pieces: int) -> None:
-        """All have put their value into this meeting, so all have read those before it."""
+        """Delete values of earlier meetings: all ranks have read them, since all take part in this one."""
         if self._asynchronous and self._is_first:
             self._store.set(self._key("site", site), str(number).encode())
             self._store.set(self._key("done"), str(number + 1).encode())
@@ -180,10 +185,10 @@ class StoreCollectives:
         self._obsolete = [self._kept[site]] if site in self._kept else []
         self._kept[site] = (number, pieces)
 
-    # A group that was started again
+    # After a restart
 
     def _first_calls(self, site: str, *, resuming: bool) -> tuple[str, int]:
-        """(`join` or `repeat`, the meeting): the same on all ranks of the group."""
+        """(`join` or `repeat`, the meeting), the same on all ranks of the group."""
         key = self._key("first", self._group, self._environment.generation, self._calls)
         self._calls += 1
         decided = self._store.try_get(key)
@@ -206,7 +211,7 @@ class StoreCollectives:
         return f"join {done}"
 
     def _present(self, number: int) -> list[int]:
-        """The groups that have completed their part by now."""
+        """The groups that have completed their part so far."""
         return [group for group in self._groups if self._store.try_get(self._key(number, group)) is not None]
 
     # Names
@@ -219,13 +224,13 @@ class StoreCollectives:
         return names
 
     def _missing_ranks(self, number: int) -> list[int]:
-        """Of this rank's own group."""
+        """The missing ranks of this rank's own group."""
         environment = self._environment
         keys = (self._key(number, self._group, rank, environment.generation) for rank in range(environment.group_size))
         return [rank for rank, key in enumerate(keys) if self._store.try_get(key) is None]
 
     def _place(self, group: int, rank: int) -> tuple[str, str]:
-        """(name, address) of a group's process."""
+        """(name, address) of a process of a group."""
         first = 0
         for trainer in self._environment.peers.trainers:
             if not self._asynchronous or trainer.group == group:

@@ -1,4 +1,4 @@
-"""The join store as torch.distributed wants it: process groups then meet without a TCPStore of rank 0's."""
+"""A torch.distributed store on top of the join store, so that process groups need no TCPStore on rank 0."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 _alive: list[TorchStore] = []
-"""All of them: a process group holds only the C++ half of a store, which fails once the Python half is gone."""
+"""Keeps stores alive: a process group refers only to the C++ object, which fails without the Python one."""
 
 
 class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
     """For `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
 
-    The store outlives process groups, and a group's keys must be new ones: so `prefix` has to differ from that of every
-    group before, by its generation for one. torch (2.13) calls two methods by their C++ names.
+    The store outlives process groups, and each group needs new keys: `prefix` must be unique, for example by the
+    generation. torch (2.13) calls two methods by their C++ names.
     """
 
     def __init__(self, store: JoinStore, prefix: str = "", timeout_s: float = 300.0) -> None:
@@ -58,7 +58,7 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by 
     deleteKey = delete_key
 
     def num_keys(self) -> int:
-        """Of the whole store: other prefixes' too."""
+        """The number of keys in the whole store, including other prefixes."""
         return self._store.count()
 
     getNumKeys = num_keys
@@ -85,5 +85,5 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by 
 
 
 def _as_bytes(value: bytes | str | Sequence[int]) -> bytes:
-    """torch hands over text, bytes, or a list of numbers, depending on the method."""
+    """The argument as bytes: torch passes text, bytes, or a list of integers."""
     return value.encode() if isinstance(value, str) else bytes(value)

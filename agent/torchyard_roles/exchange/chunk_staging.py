@@ -1,8 +1,8 @@
-"""A worker's gradients and parameters as chunks: in their own memory where that is possible, else in a copy.
+"""Staging of a worker's gradients and parameters as chunks, without copies where possible.
 
-Possible is it on the CPU for a chunk of one piece of a contiguous tensor, which nearly all bytes of a large model
-are in. Small parameters share chunks, and what is on a GPU travels by way of pinned memory, in a CUDA stream of its
-own for each GPU: copies in the default stream would wait for the next step's kernels, and these for them.
+No copy is needed on the CPU for a chunk that is one piece of a contiguous tensor, which holds for nearly all bytes of a
+large model. Small parameters share chunks and are copied. GPU tensors go through pinned memory in a separate CUDA
+stream for each GPU, since copies in the default stream and the next step's kernels would wait for each other.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 
 class Gradient(NamedTuple):
-    """A chunk's gradient as it is sent: 1-D on the CPU, None where all of its pieces are absent."""
+    """The gradient of a chunk to send: 1-D on the CPU, or None if all of its pieces lack a gradient."""
 
     values: torch.Tensor | None
     absent: frozenset[int]
 
 
 class Staging:
-    """`in_place`: new parameters go to the model as they arrive. Without it they wait for install(). `parameters` may
-    grow."""
+    """The chunks of one worker's parameters, a sequence that may grow.
+
+    `in_place`: write new parameters to the model when they arrive. Otherwise install() writes them.
+    """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], *, in_place: bool) -> None:
         self._parameters = parameters
@@ -35,14 +37,16 @@ class Staging:
         self._copies: dict[int, torch.Tensor] = {}
         self._outgoing: dict[int, torch.Tensor] = {}
         self._incoming: dict[int, torch.Tensor] = {}
-        self._spreading = threading.Lock()
+        self._writing = threading.Lock()
         gpus = dict.fromkeys(each.device for each in parameters if each.device.type == "cuda")
         self._streams = {gpu: torch.cuda.Stream(gpu) for gpu in gpus}
         self._fences: list[tuple[torch.cuda.Stream, torch.cuda.Event]] = []
 
     def fence(self) -> None:
-        """In the training's thread, before an exchange: what it has set going on a GPU by now comes before all that
-        the links' threads do there, whatever streams it was set going in."""
+        """Order GPU work of this object after all GPU work of the calling thread so far.
+
+        Called by the training thread before an exchange.
+        """
         fences = []
         for gpu, stream in self._streams.items():
             event = torch.cuda.Event()
@@ -52,8 +56,7 @@ class Staging:
 
     @contextmanager
     def _on_streams(self) -> Iterator[None]:
-        """Copies of a GPU's tensors go to this object's stream of that GPU, after the fence, and have been made at
-        the end, so that the training's streams need not wait for them."""
+        """Run GPU copies in this object's streams, after the fence, and wait for them at the end."""
         with ExitStack() as entered:
             fences = self._fences
             for stream, fence in fences:
@@ -64,7 +67,7 @@ class Staging:
                 stream.synchronize()
 
     def offer(self, gradients: Sequence[torch.Tensor | None], *, copied: bool) -> None:
-        """What gradient() cuts from now on, one a parameter. `copied`: the script may change them meanwhile."""
+        """Set the gradients for gradient(), one for each parameter. `copied`: the script may change them later."""
         if not copied:
             self._gradients = gradients
             return
@@ -79,7 +82,7 @@ class Staging:
         self._gradients = kept
 
     def gradient(self, chunk: Chunk) -> Gradient:
-        """The chunk of what was offered last. Zeros stand for pieces without a gradient, which are named."""
+        """A chunk of the offered gradients, with zeros for pieces without one, which are listed as absent."""
         sources = [self._gradients[piece.parameter] for piece in chunk.pieces]
         if all(source is None for source in sources):
             return Gradient(None, frozenset())
@@ -101,32 +104,32 @@ class Staging:
         return Gradient(out, frozenset(absent))
 
     def values(self, chunk: Chunk) -> torch.Tensor:
-        """The chunk of the model's parameters as they are."""
+        """A copy of a chunk of the current parameters."""
         parts = [
             self._parameters[piece.parameter].detach().reshape(-1)[piece.start : piece.stop] for piece in chunk.pieces
         ]
         return torch.cat(parts).cpu()
 
     def target(self, chunk: Chunk) -> torch.Tensor:
-        """Where the chunk's new parameters are to be received."""
-        if self._in_place and self._goes_straight(chunk):
+        """The tensor to receive a chunk's new parameters into."""
+        if self._in_place and self._is_direct(chunk):
             (piece,) = chunk.pieces
             return self._parameters[piece.parameter].detach().view(-1)[piece.start : piece.stop]
         return self._buffer(self._incoming, chunk)
 
     def arrived(self, chunk: Chunk) -> None:
-        """The target is filled."""
-        if self._in_place and not self._goes_straight(chunk):
-            self._spread(chunk)
+        """Called when the target of a chunk is filled."""
+        if self._in_place and not self._is_direct(chunk):
+            self._write(chunk)
 
     def install(self, chunks: Sequence[Chunk]) -> None:
-        """Bring what has arrived into the model; in place it is there already."""
+        """Write received chunks to the model, unless they were received in place."""
         if not self._in_place:
             self.fence()  # kernels of this step still read the old parameters
             for chunk in chunks:
-                self._spread(chunk)
+                self._write(chunk)
 
-    def _spread(self, chunk: Chunk) -> None:
+    def _write(self, chunk: Chunk) -> None:
         values, start = self._incoming[chunk.number], 0
         with self._on_streams():
             for piece in chunk.pieces:
@@ -136,17 +139,17 @@ class Staging:
                 part = part.to(parameter.device, non_blocking=True)
                 if parameter.is_contiguous():
                     place = parameter.view(-1)[piece.start : piece.stop]
-                    if not torch.equal(place, part):  # what is not new may still be in a graph
+                    if not torch.equal(place, part):  # unchanged values may still be in an autograd graph
                         place.copy_(part)
-                else:  # such as channels_last: through a row-major copy, in which another server's part must not be old
-                    with self._spreading:
+                else:  # such as channels_last: through a row-major copy, one at a time
+                    with self._writing:
                         rows = parameter.contiguous()
                         place = rows.view(-1)[piece.start : piece.stop]
                         if not torch.equal(place, part):
                             place.copy_(part)
                             parameter.copy_(rows)
 
-    def _goes_straight(self, chunk: Chunk) -> bool:
+    def _is_direct(self, chunk: Chunk) -> bool:
         return len(chunk.pieces) == 1 and _is_flat(self._parameters[chunk.pieces[0].parameter], chunk)
 
     def _buffer(self, buffers: dict[int, torch.Tensor], chunk: Chunk) -> torch.Tensor:
@@ -164,7 +167,7 @@ def _is_flat(tensor: torch.Tensor, chunk: Chunk) -> bool:
 
 
 class PackedTensors:
-    """Tensors that no server steps, such as buffers, as one row of bytes."""
+    """Tensors that no optimizer steps, such as buffers, packed into one tensor of bytes."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]
@@ -174,18 +177,18 @@ class PackedTensors:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
 
     def packed(self) -> torch.Tensor:
-        """A copy, of torch.uint8."""
+        """A packed copy, of torch.uint8."""
         return torch.cat([one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in self._tensors])
 
     def unpack(self, row: torch.Tensor) -> None:
-        """Fill the tensors with what packed() gave elsewhere."""
+        """Fill the tensors with the packed() of another process."""
         start = 0
         for tensor in self._tensors:
             size = tensor.numel() * tensor.element_size()
-            values = row[start : start + size].clone().view(tensor.dtype)  # its own memory: aligned for its dtype
+            values = row[start : start + size].clone().view(tensor.dtype)  # a copy is aligned for its dtype
             start += size
             values = values.view(tensor.shape).to(tensor.device)
             if not torch.equal(tensor, values):
-                # Through `.data`: batch norm's own updates do not count for autograd either, and DDP's, which do, make
-                # it refuse a backward pass that does not use them.
+                # Through `.data`, which autograd does not count, like batch norm's own updates: counted ones would make
+                # it reject a backward pass that does not use the buffer.
                 tensor.data.copy_(values)

@@ -1,7 +1,7 @@
-"""Callers of a listening socket until they have proved that they know the run's key.
+"""The listening side of connections: accepting, authenticating and counting callers.
 
-Strangers can connect to every port on the data network. At most STRANGERS of them are held at a time, so that they
-exhaust no descriptors; an accept() that fails ends nothing; and refusals are counted rather than logged one by one.
+Any process on the data network can connect. At most UNAUTHENTICATED connections are held at a time, so that they cannot
+exhaust descriptors; a failed accept() is retried; refusals are counted and logged at most once a minute.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torchyard_agent.protocol.authenticated_transport import Refusals
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
 
-STRANGERS = 128
-"""Connections that have not proved themselves yet; beyond, the oldest is ended."""
-PAUSE_S = 0.05
-"""After an accept() that failed, as for want of descriptors: those who have a connection go on."""
+UNAUTHENTICATED = 128
+"""Connections that are not authenticated yet; beyond, the oldest is closed."""
+RETRY_PAUSE_S = 0.05
+"""Pause after a failed accept(), for example without free descriptors."""
 _IS_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
 class Admission:
-    """Accepts callers of `listener` on one thread, and authenticates each on a thread of the owner's."""
+    """Accepts callers of `listener`; the owner authenticates each on a separate thread."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str) -> None:
         self.refusals = Refusals()
@@ -34,10 +34,10 @@ class Admission:
         self._key = key
         self._name = name
         self._lock = threading.Lock()
-        self._strangers: dict[socket.socket, None] = {}
+        self._unauthenticated: dict[socket.socket, None] = {}
 
     def accept(self) -> socket.socket | None:
-        """The next caller, for `authenticate`; None where there is none yet or none can be taken in for the moment.
+        """The next caller, to be passed to authenticate(); None after a timeout or a failed accept().
 
         Raises OSError once the listener is closed.
         """
@@ -48,21 +48,21 @@ class Admission:
         except OSError as error:
             if error.errno in _IS_CLOSED:
                 raise
-            time.sleep(PAUSE_S)
+            time.sleep(RETRY_PAUSE_S)
             return None
         caller.settimeout(None)
         with self._lock:
-            self._strangers[caller] = None
-            oldest = next(iter(self._strangers)) if len(self._strangers) > STRANGERS else None
+            self._unauthenticated[caller] = None
+            oldest = next(iter(self._unauthenticated)) if len(self._unauthenticated) > UNAUTHENTICATED else None
             if oldest is not None:
-                del self._strangers[oldest]
+                del self._unauthenticated[oldest]
         if oldest is not None:
             with suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # the thread that waits for its answer closes it
+                oldest.shutdown(socket.SHUT_RDWR)  # the thread that authenticates it closes it
         return caller
 
     def authenticate(self, caller: socket.socket) -> tuple[Connection, dict[str, Any]] | None:
-        """The caller's connection and introduction; None for one that has no key, which is closed. At most 5 s."""
+        """The caller's connection and introduction, or None without the key. Takes at most 5 s."""
         try:
             return Connection.accept(caller, self._key)
         except (ProtocolError, PeerLost) as error:
@@ -70,17 +70,17 @@ class Admission:
             return None
         finally:
             with self._lock:
-                self._strangers.pop(caller, None)
+                self._unauthenticated.pop(caller, None)
 
-    def refuse(self, sentence: str) -> None:
-        """Count a refusal; say it in the replica's log where none was said for a minute."""
-        line = self.refusals.note(f"{self._name}: {sentence}")
+    def refuse(self, message: str) -> None:
+        """Count a refusal, and log at most one a minute."""
+        line = self.refusals.note(f"{self._name}: {message}")
         if line:
             print(f"torchyard: {line}", file=sys.stderr, flush=True)
 
 
 class Connections:
-    """May be used from any thread."""
+    """The open connections of a server and their traffic. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class Connections:
             self._open.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """It has ended; its bytes stay counted."""
+        """Remove a closed connection; its bytes stay counted."""
         with self._lock:
             self._open.discard(connection)
             sent, received = self._past
@@ -110,8 +110,8 @@ class Connections:
             return sent, received
 
     def close(self) -> None:
-        """Cut all that are open now; the thread that serves one closes it."""
+        """Shut down all open connections; the serving threads close them."""
         with self._lock:
-            those = list(self._open)
-        for connection in those:
+            connections = list(self._open)
+        for connection in connections:
             connection.cut()

@@ -1,12 +1,11 @@
-"""Where each element of a model lies: parameters in a row, cut into shards (one a server) and chunks (one a message).
+"""The layout of a model: its parameters in sequence, divided into shards (one per server) and chunks (one per message).
 
     parameters   |--- weight 0 ---|b|------ weight 1 ------|b|-- weight 2 --|
     shards       |------------ 0 ------------|------------ 1 ---------------|
     chunks       |--- 0 ---|--- 1 ---|-- 2 --|--- 3 ---|---- 4 ---|--- 5 ---|
 
-Shards are contiguous and balanced by bytes, so that no server gets the one large embedding and the next the biases.
-A chunk never crosses a shard, a dtype or an optimizer's parameter group: it is summed and stepped by itself. Pure:
-every rank and every server works it out for itself from the same description, and gets the same.
+Shards are contiguous and balanced by bytes. A chunk is within one shard, dtype and parameter group of the optimizer, so
+that it is summed and stepped independently. Every rank and server computes the same layout from the same description.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from torchyard_roles.errors import UsageProblem
 SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
 ADDED = 1 << 32
-"""Chunks of parameters that join a layout later have numbers from here on."""
+"""First number of chunks of parameters that are added to a layout later."""
 CHUNKS_A_SHARD = 256
-"""What a shard is cut into, where the bounds allow: the first and the last chunk travel while nothing overlaps."""
+"""Chunks of a shard, within the bounds. More chunks overlap better: the first and the last have no overlap."""
 SMALLEST_BEHIND_COMPUTING = 256 * 1024
 CHUNKS_BEHIND_COMPUTING = 8
-"""The same where all of the exchange is behind computing. There only what each chunk costs in Python is felt, 0.1 ms
-or more of the interpreter's lock, for which the training thread waits."""
+"""Chunks of a shard whose exchange overlaps with computing. Fewer chunks are better then: each holds the GIL for 0.1 ms
+or more, during which the training thread waits."""
 
 
 class Entry(NamedTuple):
-    """One parameter, as all sides have to agree on it."""
+    """The description of one parameter, equal on workers and servers."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     group: int
-    """Of the optimizer's parameter groups."""
+    """The optimizer's parameter group."""
 
     @property
     def elements(self) -> int:
@@ -72,7 +71,7 @@ class Piece(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What is pushed, summed, stepped and pulled as one. `number` counts through all shards."""
+    """The unit of pushing, summing, stepping and pulling. `number` is unique over all shards."""
 
     number: int
     shard: int
@@ -91,7 +90,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The trainable parameters in their order. `whole_parameters`: no shard and no chunk cuts one."""
+    """The trainable parameters in order. `whole_parameters`: neither shards nor chunks divide a parameter."""
 
     entries: tuple[Entry, ...]
     whole_parameters: bool = False
@@ -102,22 +101,21 @@ class Layout:
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
         """The layout, and the model's parameters in its order.
 
-        A shared parameter counts once, a frozen one not at all. Raises UsageProblem where a trainable parameter is
-        missing from the optimizer, or the optimizer trains something that is no parameter of the model: nobody
-        would train the one, and the other would differ from rank to rank.
+        A shared parameter counts once. Frozen parameters and those without an optimizer are left out. Raises
+        UsageProblem if the optimizer trains tensors that are not parameters of the model.
         """
         group_of = {id(held): number for number, group in enumerate(optimizer.param_groups) for held in group["params"]}
         entries: list[Entry] = []
         parameters: list[torch.nn.Parameter] = []
-        for name, parameter in model.named_parameters():  # which names a shared one once
+        for name, parameter in model.named_parameters():  # yields a shared parameter once
             group = group_of.pop(id(parameter), None)
             if not parameter.requires_grad or group is None:
-                # Trainable but given to no optimizer: nobody steps it in a single process either.
+                # Trainable but in no optimizer: not stepped in a single process either.
                 continue
             entries.append(Entry(name, tuple(parameter.shape), name_of_dtype(parameter.dtype), group))
             parameters.append(parameter)
-        strangers = [held for group in optimizer.param_groups for held in group["params"] if id(held) in group_of]
-        if any(held.requires_grad for held in strangers):
+        foreign = [held for group in optimizer.param_groups for held in group["params"] if id(held) in group_of]
+        if any(held.requires_grad for held in foreign):
             raise UsageProblem(
                 "The optimizer trains parameters that are not the model's, so no server would know them.",
                 "Put all modules that it trains into one, such as a torch.nn.ModuleDict, and give distribute() that.",
@@ -131,8 +129,8 @@ class Layout:
     def shards(self, count: int, weights: Sequence[float] | None = None) -> list[tuple[Piece, ...]]:
         """`count` contiguous shards of equal bytes, or in proportion to `weights`.
 
-        Cut to the element: none is more than one element (`whole_parameters`: half the parameter at its end, at
-        either end) off its due. A shard may be empty where there are more shards than elements.
+        Each shard is within one element of its size (with `whole_parameters`, within half a parameter at each end).
+        Shards may be empty if there are more shards than elements.
         """
         shares = list(weights) if weights is not None else [1.0] * count
         if count < 1 or len(shares) != count or min(shares) < 0 or sum(shares) <= 0:
@@ -197,7 +195,7 @@ class Layout:
         return chunks
 
     def chunk_bytes_behind_computing(self, count: int) -> int:
-        """For chunks() of `count` shards that are exchanged while the worker computes."""
+        """The chunk size for `count` shards that are exchanged while the worker computes."""
         return min(LARGEST_CHUNK, max(SMALLEST_BEHIND_COMPUTING, self.bytes // count // CHUNKS_BEHIND_COMPUTING))
 
     def by_shard(self, count: int, chunk_bytes: int | None = None) -> list[list[Chunk]]:
@@ -216,7 +214,7 @@ class Layout:
         return Chunk(number, shard, first.group, first.dtype, tuple(pieces))
 
     def fingerprint(self) -> str:
-        """What two sides compare, and what a server makes the layout of again: JSON."""
+        """The layout as JSON, for comparison and for read()."""
         return json.dumps(
             {"whole_parameters": self.whole_parameters, "parameters": [list(entry) for entry in self.entries]},
             separators=(",", ":"),
@@ -224,7 +222,7 @@ class Layout:
 
     @classmethod
     def read(cls, fingerprint: str) -> Layout:
-        """The layout with that fingerprint. Raises ValueError for what is none."""
+        """The layout of a fingerprint. Raises ValueError."""
         try:
             data: dict[str, Any] = json.loads(fingerprint)
             entries = tuple(
@@ -241,7 +239,7 @@ class Layout:
         return cls(entries, whole)
 
     def difference(self, other: Layout) -> str:
-        """How another's layout differs, in words that follow "it"; empty where it does not."""
+        """How another layout differs, as a clause that follows "it", or an empty string."""
         for mine, its in zip(self.entries, other.entries):
             if mine != its:
                 return f"has {words(its)} where the chief's has {words(mine)}"
@@ -251,10 +249,10 @@ class Layout:
 
 
 def added_chunks(entry: Entry, count: int, chunk_bytes: int | None, *, whole: bool) -> list[Chunk]:
-    """The chunks of one parameter that has joined later, on `count` shards; their pieces are of parameter 0.
+    """The chunks of one parameter that is added later, on `count` shards; their pieces refer to parameter 0.
 
-    Their shards and numbers follow from its name, shape and dtype alone, so that all sides agree whichever other
-    parameters have joined, and in which order. One that is small or may not be cut goes to one shard.
+    Shards and numbers depend on its name, shape and dtype only, so that all processes agree regardless of other added
+    parameters. A parameter that is small or must stay whole goes to one shard.
     """
     layout = Layout((entry,), whole)
     if whole or entry.bytes <= SMALLEST_CHUNK:
@@ -270,7 +268,7 @@ def _digest(text: str) -> int:
 
 
 def words(entry: Entry) -> str:
-    """It, for a message to the user."""
+    """The parameter in a message."""
     shape = "×".join(map(str, entry.shape)) or "one number"
     return f"{entry.name} ({shape}, {entry.dtype}, parameter group {entry.group})"
 
@@ -281,7 +279,7 @@ def name_of_dtype(dtype: torch.dtype) -> str:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """torch.float32 for `float32`. Raises ValueError for anything else of torch's."""
+    """torch.float32 for `float32`. Raises ValueError if there is no such dtype."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is not a dtype of torch {torch.__version__}")

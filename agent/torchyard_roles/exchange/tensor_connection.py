@@ -1,16 +1,14 @@
-"""One authenticated connection between two processes of a run, over which tensors travel.
+"""Authenticated connections that transfer tensors between two processes of a run.
 
-Both ends prove that they know the exchange key (`torchyard_agent.protocol.authenticated_transport`). Then every message
-is a header, a JSON object in a frame under a MAC, and the raw bytes of at most one tensor right behind it, written from
-and into the tensor's own memory. Nothing is unpickled, and the header's size and dtype are compared with the tensor
-that is to take the bytes before one of them is received. The bytes themselves are neither sealed nor secret.
+Both ends prove that they know the exchange key (`torchyard_agent.protocol.authenticated_transport`). A message is a
+header, which is a JSON object in a frame with a MAC, followed by the raw bytes of at most one tensor. They are sent
+from and received into the tensor's memory. Nothing is unpickled, and size and dtype of the header are compared with the
+receiving tensor before any byte is received. The bytes have no MAC and are not encrypted.
 
-A peer whose host is gone without a word is noticed within 10 s (DEAD_AFTER_S), be the connection idle or not. The
-kernel counts a receiver that leaves its window full for so long as dead too: whoever is sent something keeps reading,
-and senders bound what they send by credit.
+A dead host is noticed within 10 s (DEAD_AFTER_S). The kernel also treats a receiver as dead whose window stays full for
+that time, so receivers must keep reading, and senders bound their data by credit.
 
-How fast it is depends on the cores and their memory, and on the chunks: on loopback 2 to 4 GB/s were seen in one
-direction, in chunks of 1 MiB, each core at one end full.
+On loopback 2 to 4 GB/s were measured in one direction with chunks of 1 MiB, with a full core at each end.
 """
 
 from __future__ import annotations
@@ -42,17 +40,17 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Peer", "dtype_name", "listen", "listen_at"]
 
 MAX_HEADER = 64 * 1024
-"""Bytes of a header. What is longer, such as a model's fingerprint, is sent as a tensor of uint8."""
+"""Largest header in bytes. Longer data, such as a model's fingerprint, is sent as a tensor of uint8."""
 DEAD_AFTER_S = 7
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 ONE_ATTEMPT_S = 5.0
 DRAIN_S = 2.0
 AHEAD = 4096
-"""Bytes read at most beyond a header: it comes with its frame and the beginning of its payload in one system call."""
+"""Size of the read buffer, so that one system call reads a header and the start of its payload."""
 
 
 def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
-    """A listening socket on a port that the keeper holds bound for this replica (or on a free one with port 0)."""
+    """A listening socket on a port that the keeper reserves for this replica, or on a free one (port 0)."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,11 +63,11 @@ def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
 
 
 def listen_at(peer: Peer) -> socket.socket:
-    """listen() where this replica is reached by the others. Raises EnvironmentProblem."""
+    """A listening socket at the address of this replica. Raises EnvironmentProblem."""
     try:
         return listen(peer.address, peer.port)
     except OSError as first:
-        try:  # an address that this host is reached by but does not have, as behind a translation
+        try:  # the host may lack the address, for example behind NAT
             return listen("::" if ":" in peer.address else "0.0.0.0", peer.port)
         except OSError:
             why = f"{peer.name} cannot listen on {peer.address}:{peer.port}: {first.strerror}."
@@ -77,14 +75,14 @@ def listen_at(peer: Peer) -> socket.socket:
 
 
 class Connection:
-    """One end. Any thread may send; one thread at a time receives.
+    """One end of a connection. Any thread may send; one thread at a time receives.
 
-    Every method raises PeerLost where the other end is gone (or close() was called here), and ProtocolError for what
-    cannot be. `sent_bytes` and `received_bytes` count headers too, but neither handshake nor TCP's own.
+    Methods raise PeerLost if the peer is gone or the connection is closed, and ProtocolError for invalid messages.
+    `sent_bytes` and `received_bytes` include headers, but neither the handshake nor the overhead of TCP.
     """
 
     def __init__(self, sock: socket.socket, codec: FrameCodec, peer: str, host: str) -> None:
-        """For connect() and accept(), which prove both ends first."""
+        """Use connect() or accept(), which authenticate both ends."""
         self.peer = peer
         self.host = host
         self.sent_bytes = 0
@@ -93,24 +91,25 @@ class Connection:
         self._codec = codec
         self._sending = threading.Condition()
         self._backlog: deque[tuple[list[bytes | memoryview], torch.Tensor | None]] = deque()
-        """Posted messages, or what is left of one, with the tensor that keeps their bytes valid."""
+        """Unsent parts of posted messages, each with the tensor that owns their memory."""
         self._sender: threading.Thread | None = None
         self._early: list[tuple[dict[str, Any], torch.Tensor | None]] | None = None
-        """Posted to a caller that was not answered yet; frames are sealed in the order in which they are sent."""
+        """Messages that were posted before answer(); they are sealed when they are sent."""
         self._ahead = memoryview(bytearray(AHEAD))
         self._ahead_start = self._ahead_end = 0
-        self._filling: memoryview | None = None  # what is left to fill of a payload's tensor
+        self._filling: memoryview | None = None  # the unfilled part of a payload's tensor
         self._closed = False
-        self._pending: tuple[int, str] | None = None  # of the payload that follows the last header
+        self._pending: tuple[int, str] | None = None  # size and dtype of the payload after the last header
 
     @classmethod
     def connect(
         cls, peer: Peer, key: bytes, introduction: dict[str, Any], deadline_s: float
     ) -> tuple[Connection, dict[str, Any]]:
-        """A connection to `peer`, and its answer to the introduction (which should have "name": who calls).
+        """Connect to `peer`; returns the connection and the answer to the introduction.
 
-        Tries again until the deadline while nobody listens there. Raises PeerLost after it, and ProtocolError at once
-        where the listener has another key or refuses the introduction.
+        The introduction should have the caller's "name". While the peer does not listen, attempts are repeated until
+        the deadline, then PeerLost is raised. Raises ProtocolError if the listener has another key or refuses the
+        introduction.
         """
         deadline = time.monotonic() + deadline_s
         pause = FIRST_PAUSE_S
@@ -155,16 +154,16 @@ class Connection:
 
     @classmethod
     def accept(cls, sock: socket.socket, key: bytes) -> tuple[Connection, dict[str, Any]]:
-        """The listener's end of a socket that accept() of a listening one gave, and the caller's introduction.
+        """Authenticate the caller on an accepted socket; returns the connection and the caller's introduction.
 
-        Takes at most 5 s; a caller without the key is refused with a ProtocolError, and its socket closed. What
-        comes next from here is answer() or refuse().
+        Takes at most 5 s. For a caller without the key the socket is closed and ProtocolError is raised. The next call
+        must be answer() or refuse().
         """
         host = "this host"
         deadline = time.monotonic() + authenticated_transport.HANDSHAKE_DEADLINE_S
         try:
             if sock.family != socket.AF_UNIX:
-                host = str(sock.getpeername()[0])  # fails where the caller has gone already
+                host = str(sock.getpeername()[0])  # raises if the caller is gone
             tune(sock, DEAD_AFTER_S)
             connection = cls(sock, authenticate(sock, ListenerHandshake(key), deadline), "a caller", host)
             connection._early = []
@@ -181,35 +180,34 @@ class Connection:
         return connection, introduction
 
     def answer(self, answer: dict[str, Any]) -> None:
-        """Take the caller in: its connect() returns this. What was posted before follows it."""
+        """Accept the caller, whose connect() returns this answer. Messages posted before follow."""
         with self._sending:
             self._send_now(answer, None)
             early, self._early = self._early or [], None
             for header, payload in early:
                 self.post(header, payload)
 
-    def refuse(self, sentence: str) -> None:
-        """Send the caller away: its connect() raises a ProtocolError with this sentence."""
+    def refuse(self, message: str) -> None:
+        """Refuse the caller, whose connect() raises ProtocolError with this message."""
         try:
             with self._sending:
-                self._send_now({"refused": sentence}, None)
+                self._send_now({"refused": message}, None)
         finally:
             self.close()
 
     def send(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send a header, and the tensor's bytes behind it; returns when the kernel has taken them all.
+        """Send a header and a tensor; returns when the kernel has accepted all bytes.
 
-        `payload` is contiguous and on the CPU; "bytes" and "dtype" are added to the header for it.
+        `payload` is contiguous and on the CPU; its "bytes" and "dtype" are added to the header.
         """
         with self._sending:
             self._sending.wait_for(lambda: not self._backlog or self._closed)
             self._send_now(header, payload)
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send without waiting: the calling thread sends what the kernel takes at once, a thread of this connection
-        the rest. A second thread for every message would cost more than the message.
+        """Send without waiting: a background thread sends what the kernel does not accept at once.
 
-        The payload must not change until it is sent. A lost peer is raised on the receiving side only.
+        The payload must not change until it is sent. A lost peer is only raised when receiving.
         """
         with self._sending:
             if self._early is not None:
@@ -227,12 +225,12 @@ class Connection:
             self._wake_sender()
 
     def flush(self, within_s: float) -> None:
-        """Wait until the kernel has taken all that was posted, or the connection has ended; at most `within_s`."""
+        """Wait at most `within_s` until all posted messages are sent or the connection is closed."""
         with self._sending:
             self._sending.wait_for(lambda: not self._backlog or self._closed, timeout=within_s)
 
     def _message(self, header: dict[str, Any], payload: torch.Tensor | None) -> list[bytes | memoryview]:
-        """The parts of a message, sealed as the next one: with the lock of sending held."""
+        """The parts of the next message. Call with the sending lock held."""
         view = None
         if payload is not None:
             view = _memory(payload)
@@ -251,7 +249,7 @@ class Connection:
             raise self._lost(error) from None
 
     def _wake_sender(self) -> None:
-        """With the lock of sending held."""
+        """Call with the sending lock held."""
         if self._closed:
             return
         if self._sender is None:
@@ -279,11 +277,11 @@ class Connection:
                 self._sending.notify_all()
 
     def receive(self) -> dict[str, Any]:
-        """The next header. Where it has "bytes", receive_into() or discard() must follow."""
+        """The next header. If it has "bytes", receive_into() or discard() must follow."""
         return self._receive(0)
 
     def receive_now(self) -> dict[str, Any] | None:
-        """receive() without waiting: None while the header is not there yet."""
+        """receive() without waiting; None if the header is not complete yet."""
         try:
             return self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -311,14 +309,14 @@ class Connection:
         return header
 
     def receive_into(self, tensor: torch.Tensor) -> None:
-        """Receive the payload of the last header into the tensor's own memory (contiguous, on the CPU).
+        """Receive the payload of the last header into the memory of a contiguous CPU tensor.
 
-        Raises ProtocolError, with nothing received, where size or dtype is another than the tensor's.
+        Raises ProtocolError before anything is received if size or dtype differ.
         """
         self._read(self._place(tensor))
 
     def receive_into_now(self, tensor: torch.Tensor) -> bool:
-        """receive_into() without waiting: whether all bytes are there, else to be called again with this tensor."""
+        """receive_into() without waiting; returns False if it must be called again with the same tensor."""
         view = self._filling
         if view is None:
             view = self._place(tensor)
@@ -339,7 +337,7 @@ class Connection:
         return True
 
     def _place(self, tensor: torch.Tensor) -> memoryview:
-        """The tensor's bytes, which the payload of the last header fits."""
+        """The memory of a tensor that has the size and dtype of the pending payload."""
         size, dtype = self._pending or (0, "none")
         view = _memory(tensor)
         if size != len(view) or dtype != dtype_name(tensor.dtype):
@@ -350,7 +348,7 @@ class Connection:
         return view
 
     def discard(self) -> None:
-        """Receive the payload of the last header, if it has one, into nothing."""
+        """Receive and drop the payload of the last header, if it has one."""
         size, _ = self._pending or (0, "")
         scratch = memoryview(bytearray(min(size, 1 << 20)))
         left = size
@@ -364,9 +362,9 @@ class Connection:
         self._received()
 
     def drain(self) -> None:
-        """Before close(), where something was just sent to one that is still sending: read on for a moment.
+        """Read until the peer closes, for at most DRAIN_S. Call it before close() while the peer still sends.
 
-        A connection that is closed with bytes unread resets the other end, which may then never see what was sent.
+        Closing a connection with unread bytes resets it, and the peer may lose what was sent last.
         """
         scratch = bytearray(1 << 20)
         deadline = time.monotonic() + DRAIN_S
@@ -377,7 +375,7 @@ class Connection:
                 pass
 
     def _take(self, size: int, flags: int) -> bytes:
-        """The next bytes, of a header."""
+        """The next `size` bytes, of a frame."""
         while self._ahead_end - self._ahead_start < size:
             if self._ahead_start:
                 rest = bytes(self._ahead[self._ahead_start : self._ahead_end])
@@ -396,7 +394,7 @@ class Connection:
         return bytes(self._ahead[start : start + size])
 
     def _buffered(self, view: memoryview) -> int:
-        """Fill the view with what came along with the last header; how many bytes that were."""
+        """Copy buffered bytes into the view; returns their number."""
         count = min(len(view), self._ahead_end - self._ahead_start)
         if count:
             view[:count] = self._ahead[self._ahead_start : self._ahead_start + count]
@@ -417,24 +415,24 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called here."""
+        """Whether cut() or close() was called."""
         return self._closed
 
     def fileno(self) -> int:
-        """For a selector."""
+        """The descriptor, for a selector."""
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """End the connection: a receiving thread meets PeerLost. The descriptor stays valid until close()."""
+        """Shut the connection down: a receiving thread gets PeerLost. The descriptor stays valid until close()."""
         self._closed = True
-        with suppress(OSError):  # the other end was faster
+        with suppress(OSError):  # the peer has closed it
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """cut(), and let go of the descriptor once no thread sends. Twice is once.
+        """cut(), and close the descriptor once no thread sends. May be called twice.
 
-        For the thread that receives, or after it: the system gives the number of a closed descriptor to the next
-        connection, from which a thread that stood still would then receive.
+        Call it from the receiving thread, or after that thread has ended: the number of a closed descriptor is reused,
+        so that a thread could receive from another connection.
         """
         self.cut()
         with self._sending:
@@ -450,7 +448,7 @@ class Connection:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As in `float32`."""
+    """The name of a dtype, such as `float32`."""
     name = _dtype_names.get(dtype)
     if name is None:
         name = _dtype_names[dtype] = str(dtype).rpartition(".")[2]
@@ -461,9 +459,9 @@ _dtype_names: dict[torch.dtype, str] = {}
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
-    """The tensor's own bytes. They are valid as long as the tensor lives; numpy is not needed."""
+    """A view of the tensor's memory, valid as long as the tensor lives. Does not need numpy."""
     if not tensor.is_contiguous() or not tensor.is_cpu:
-        raise ValueError(f"only contiguous tensors on the CPU travel, not one on {tensor.device}")
+        raise ValueError(f"only contiguous tensors on the CPU can be sent, not one on {tensor.device}")
     if not tensor.nbytes:
         return memoryview(b"")
     return memoryview(_bytes_of(tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
@@ -471,7 +469,7 @@ def _memory(tensor: torch.Tensor) -> memoryview:
 
 @lru_cache(maxsize=256)
 def _bytes_of(size: int) -> Any:
-    """ctypes' type of so many bytes, which costs more to make than to use."""
+    """The ctypes array type of a size, cached since creating it is slow."""
     return ctypes.c_char * size
 
 

@@ -1,4 +1,4 @@
-"""The strategies: how trainers share a model. One folder or module each.
+"""The strategies of distributed training, one folder or module each.
 
-A strategy is added by a class of `base.Strategy` and a line in `registry.choose`; a script may bring its own.
+A new strategy needs a subclass of `base.Strategy` and a line in `registry.choose`. A script may also define its own.
 """

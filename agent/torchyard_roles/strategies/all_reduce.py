@@ -1,6 +1,6 @@
-"""Synchronous training: every worker averages its gradients with all others in each step, over a ring.
+"""Synchronous data-parallel training: a ring all-reduce averages the gradients of all workers in each step.
 
-Equal to one process that trains on the whole batch, as long as the workers' batches are of equal size.
+With equal batch sizes the result is that of one process that trains on the whole batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torchyard_roles.module_hooks import ModuleHook
 from torchyard_roles.strategies import finite_gradients
 from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
-from torchyard_roles.strategies.gradient_averaging import BUCKET_BYTES, Average, GradientAverager
+from torchyard_roles.strategies.gradient_averaging import GradientAverager
+from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,13 +33,13 @@ class AllReduce(Strategy):
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None:
-            raise ValueError("only trainers reduce")
+            raise ValueError("only trainers take part in all_reduce")
         self._rank = environment.rank
         self._world_size = environment.world_size
         self._master = environment.master
         self._on_nan = environment.options.on_nan
         self.finite: list[FiniteGradients] = []
-        """What watches the optimizers that were given to distribute(), in their order."""
+        """The checks of the optimizers, in the order of distribute()."""
         self._averager: GradientAverager | None = None
         self._handles: list[Any] = []
         self._groups: list[Any] = []
@@ -51,13 +52,13 @@ class AllReduce(Strategy):
                 "Install one of the builds from pytorch.org.",
             )
         if dist.is_initialized():
-            return  # the script has made its world itself, and will end it
+            return  # the script owns its world
         if not self._master:
             raise EnvironmentProblem(
                 f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT do not say where.",
                 "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
             )
-        # With GPUs there is gloo beside NCCL, for small things that live on the CPU.
+        # gloo beside NCCL, for small CPU tensors
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=self._rank, world_size=self._world_size)
         self._owns_group = True
@@ -68,7 +69,7 @@ class AllReduce(Strategy):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Both stay the script's own; hooks do the rest."""
+        """Install hooks on both, which stay the script's own objects."""
         if self._averager is None:
             self._averager = self._make_averager(device)
         self._averager.add(model, optimizer)
@@ -91,7 +92,7 @@ class AllReduce(Strategy):
         )
 
     def _ring(self) -> Average:
-        """The collectives of one section are matched by their order, so each has a group of its own."""
+        """The exchange of one section, in a separate group since collectives are matched by their order."""
         group = self.new_group()
 
         def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
@@ -101,12 +102,12 @@ class AllReduce(Strategy):
         return average
 
     def new_group(self) -> Any:
-        """A process group of all ranks, which ends with this strategy. All ranks call it alike."""
+        """A process group of all ranks, destroyed by leave(). All ranks must call it."""
         self._groups.append(dist.new_group())
         return self._groups[-1]
 
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """The gradient of an output is the first of a backward pass."""
+        """Arm the averager at the gradient of an output, which is the first of a backward pass."""
         if self._averager is None or not torch.is_grad_enabled():
             return
         for output in _pytree.tree_leaves(outputs):
@@ -115,8 +116,10 @@ class AllReduce(Strategy):
                 return
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
-        """With a closure gradients are made inside the step, and the optimizer may decide by the loss: all ranks see
-        the mean, so that a line search goes the same way on each."""
+        """Average the gradients before a step, or after each call of its closure.
+
+        With a closure the loss is averaged too, so that a line search decides the same on all ranks.
+        """
         averager = self._averager
         assert averager is not None
 
@@ -153,7 +156,7 @@ class AllReduce(Strategy):
         super().clip_values(parameters, value)
 
     def _settle(self) -> None:
-        """What is read from here on is averaged, however it was computed."""
+        """Average the gradients that no backward pass has averaged."""
         if self._averager is not None:
             self._averager.settle()
 
@@ -165,7 +168,7 @@ class AllReduce(Strategy):
         return found
 
     def _watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """From now on no step is made with gradients that are not finite."""
+        """Check the gradients before each step of this optimizer."""
         self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
 
     def finish(self) -> bool:
@@ -190,7 +193,7 @@ class AllReduce(Strategy):
             self._averager.resume(step)
 
     def _check(self) -> None:
-        """Raises NotFinite where the last step's gradients on a GPU were not finite: nothing has read that yet."""
+        """Raises NotFinite for the last step, whose flag on a GPU was not read yet."""
         for each in self.finite:
             each.check()
 
@@ -202,7 +205,7 @@ class AllReduce(Strategy):
         if dist.is_initialized():
             if self._owns_group:
                 dist.destroy_process_group()
-            else:  # the script's own world goes on
+            else:  # the script's own world stays
                 for group in self._groups:
                     dist.destroy_process_group(group)
             gloo_shutdown.settle()
@@ -211,7 +214,7 @@ class AllReduce(Strategy):
 
 
 def hardware(device: torch.device) -> str:
-    """What equal operations give equal bits on, as far as it can be told by name."""
+    """A name of the hardware and torch version: equal names should give bitwise equal results."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {torch.__version__}"
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.__version__}"

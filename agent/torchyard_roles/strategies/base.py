@@ -1,4 +1,4 @@
-"""What every strategy offers to `Cluster`, which knows no strategy by name."""
+"""Strategy: the interface between `Cluster` and the strategies."""
 
 from __future__ import annotations
 
@@ -17,128 +17,133 @@ if TYPE_CHECKING:
 
 
 class Strategy(ABC):
-    """One way to train a model on several processes. Lives from join() to leave().
+    """One way to train a model on several processes. An instance exists from join() to leave().
 
-    The calls of one trainer, all in the training's own thread:
+    The calls on one trainer, all in the training thread:
 
-        start → share → distribute → restore (where there is a checkpoint) → at_boundary(s) → step s+1 →
-        at_boundary(s+1) → … → flush and save (the chief alone saves; right after at_boundary, now and then) → … →
+        start → share → distribute → restore (if there is a checkpoint) → at_boundary(s) → step s+1 →
+        at_boundary(s+1) → … → flush and save (at some boundaries; save on the chief only) → … →
         finish → leave
 
-    A *boundary* is passed once between two optimizer steps, when the script asks for its next batch or runs the
-    model again: all that it does after `optimizer.step()`, such as `scheduler.step()`, is done by then.
+    A *boundary* is passed once between two optimizer steps, when the script requests its next batch or runs the model
+    again. Code after `optimizer.step()`, such as `scheduler.step()`, has run by then.
     """
 
     needs_optimizer = False
-    """Whether the strategy takes the optimizer's steps itself, so that a script cannot update parameters by hand."""
+    """Whether the strategy runs the optimizer's steps, so that a script cannot update parameters by hand."""
 
     trains_alone = False
-    """Whether this process's model is its own: it saves and stops by itself, and meets nobody."""
+    """Whether this process trains its own model, and saves and stops independently."""
 
     @abstractmethod
     def start(self, device: torch.device) -> None:
-        """Meet the others; returns when all are there."""
+        """Connect to the other processes, and wait for all of them."""
 
     @abstractmethod
     def share(self) -> DataShare:
-        """The part of the training data that is this process's own."""
+        """This process's share of the training data."""
 
     @abstractmethod
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """What the script's loop uses in their place. The model is on `device` already.
+        """Prepare a model, which is on `device`, and its optimizer; returns what the script uses in their place.
 
-        Called for each optimizer of the script, before the first step, in the same order on all ranks.
+        Called for each optimizer before the first step, in the same order on all ranks.
         """
 
     @abstractmethod
     def leave(self) -> None:
-        """Part from the others after the last step. Not called by a process that dies of an exception."""
+        """Disconnect after the last step. Not called after an exception."""
 
     def finish(self) -> bool:
-        """Training is done, and the last checkpoint is about to be saved: bring the final parameters into the model.
+        """Load the final parameters into the model, before the last checkpoint.
 
-        Whether they are others than after the last step, so that a checkpoint of that step is saved anew. Called once
-        before leave(), on every trainer, and not where a run is stopped: that has no time to wait.
+        Called once before leave() on every trainer, but not in a stopped run.
+
+        Returns:
+            Whether the parameters differ from those after the last step, so that its checkpoint is saved again.
         """
         return False
 
     def flush(self, step: int) -> None:  # noqa: B027  # by default nothing
-        """Bring out what this process holds back of steps that are done, such as gradients that are not pushed yet.
+        """Complete pending work of finished steps, such as gradients that are not pushed yet.
 
-        Called on every trainer of a group where `step` is about to be saved or is the last before a stop, with the
-        same step on all of them, maybe twice; a trainer that hears of a save too late calls it a few steps later. By
-        default nothing. Raises RolesError where it cannot be.
+        Called on every trainer of a group before `step` is saved or the run stops after it, with the same step on all,
+        possibly twice. A trainer that receives the announcement of a save too late calls it a few steps later. Raises
+        RolesError.
         """
 
     def save(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
-        """What a checkpoint of `step` needs and this process does not hold, such as the shards of servers.
+        """Save state for the checkpoint of `step` that this process does not have, such as the shards of servers.
 
-        Called on the chief alone, at the boundary after `step`, before its model and optimizer are copied: so a
-        strategy may bring newer parameters into the model here. `folder` is the checkpoints' (TORCHYARD_CHECKPOINTS);
-        what a server keeps goes to `parts/<replica>/` in its own folder of that name, by
-        `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`. Returns when all of it is safe on
-        disk; raises RolesError or OSError where it cannot be: then there is no checkpoint of this step, a line is
-        printed, and training goes on. By default nothing: the chief's `model.state_dict()` and
-        `optimizer.state_dict()` say all.
+        Called on the chief only, at the boundary after `step`, before its model and optimizer are copied, so that a
+        strategy may load newer parameters into the model. Servers save their state in their own checkpoint folder with
+        `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`.
+
+        Args:
+            folder: of the checkpoints (TORCHYARD_CHECKPOINTS).
+            step: the number of finished steps.
+
+        Raises:
+            RolesError, OSError: there is no checkpoint of this step; training continues.
         """
 
     def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
-        """Bring back what save() has put away for `step`: `files.read_part(folder, replica, step)`, None if missing.
+        """Restore the state that save() stored for `step`, with `files.read_part(folder, replica, step)`.
 
-        Called on every trainer of the chief's group at the end of its Cluster.distribute(), only where a checkpoint
-        is resumed from; model and optimizer are the checkpoint's already. Trainers of other groups get it with the
-        step of their own group. By default nothing.
+        Called on every trainer at the end of Cluster.distribute() in a resumed run, when model and optimizer are
+        restored already. Trainers of other groups than the chief's get the step of their own group.
         """
 
     @property
     def ends_last(self) -> bool:
-        """Whether finish() waits for other groups, which may take hours: what is done by then is saved before."""
+        """Whether finish() waits for other groups, possibly for hours, so that a checkpoint is saved before."""
         return False
 
     def before_forward(self) -> None:  # noqa: B027  # by default nothing
-        """A forward of the model, or of one of its parts, is about to record gradients."""
+        """Called before a forward of the model, or of a part of it, that records gradients."""
 
     def abandon(self) -> None:  # noqa: B027  # by default nothing
-        """End this strategy's threads: an exception has ended the script. Says goodbye to nobody and waits for nobody.
+        """End this strategy's threads after an exception, without waiting for other processes.
 
-        A thread that is inside torch when the interpreter ends would abort the process, and hide the exception's code.
+        A thread that runs torch code during the interpreter's shutdown would abort the process and change its exit
+        code.
         """
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Scale the gradients that the next step uses so that their norm is at most `max_norm`; the norm before.
+        """Scale the gradients of the next step to a norm of at most `max_norm`; returns the norm before.
 
-        By default what torch does with the gradients here, which is exact where they are the averages already.
+        The default clips the local gradients, which is correct if they are averages already.
         """
         import torch
 
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """Bring each element of the gradients that the next step uses to between -`value` and `value`.
+        """Clip each element of the next step's gradients to between -`value` and `value`.
 
-        By default what torch does with the gradients here, which is exact where they are the averages already. Raises
-        UsageProblem where they are not.
+        The default clips the local gradients, which is correct if they are averages already.
         """
         import torch
 
         torch.nn.utils.clip_grad_value_(parameters, value)
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """A context whose backward passes add to the gradients without exchanging them. By default nothing: where
-        gradients are exchanged by the optimizer's step(), no backward pass exchanges any."""
+        """A context in which backward passes accumulate gradients without exchanging them.
+
+        The default does nothing, which suits strategies that exchange gradients in the optimizer's step().
+        """
         return nullcontext()
 
     def statistics(self) -> dict[str, float]:
-        """Numbers of the last step for the desktop, by the names in `protocol.report.METRICS`: exchange_s and wait_s
-        (seconds that the step took longer for the exchange, and for others being late), staleness, dropped, skipped.
-        What is left of the step counts as compute_s. Asked only when a report is due (≤ 5 a second); must cost
-        nothing."""
+        """Metrics of the last step, by the names in `metrics_report.METRICS`.
+
+        exchange_s and wait_s are the seconds by which the exchange and late peers extended the step; the rest of the
+        step is reported as compute_s. Also staleness, dropped and skipped. Called at most 5 times a second; must be
+        cheap.
+        """
         return {}
 
     def at_boundary(self, step: int) -> None:  # noqa: B027  # by default nothing
-        """`step` is done, and all the script does after it; the next has not begun.
-
-        Called on every trainer, before it may save or stop there. May raise RolesError where training cannot go on.
-        """
+        """Called on every trainer at the boundary after `step`, before a save or stop there. May raise RolesError."""

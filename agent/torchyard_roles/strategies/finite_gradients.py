@@ -1,7 +1,7 @@
-"""What happens to a step whose gradients hold NaN or infinity (`strategy.on_nan`).
+"""The check for NaN and infinite gradients before each step (`strategy.on_nan`).
 
-Looked at right before the optimizer uses them, when they are the same on all ranks: so all decide alike, without a
-word between them.
+Gradients are checked right before the optimizer uses them, when they are equal on all ranks, so that all ranks decide
+the same without communication.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from torchyard_roles.errors import NotFinite
 
 
 class FiniteGradients:
-    """Watches one optimizer. `skipped` counts the steps that were left out; `step` is the number of the last begun.
+    """The check of one optimizer. `skipped` counts skipped steps; `step` is the number of the last step begun.
 
-    `fail` raises NotFinite. A GPU is not waited for: its flag is read when the next step begins, and by check(),
-    which is called before a checkpoint is saved and at the end.
-    `skip` takes the gradients away, so that the optimizer changes neither parameters nor its own state; on a GPU
-    that waits for the backward pass in every step. A GradScaler needs neither: it does not call the optimizer's
-    step() with such gradients.
+    With `fail` it raises NotFinite. The flag of a GPU is read asynchronously, in the next step or in check(), which is
+    called before a checkpoint is saved and at the end. With `skip` it removes the gradients, so that the optimizer
+    changes neither parameters nor its state; on a GPU this waits for the backward pass in every step. A GradScaler does
+    not call step() with such gradients.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, on_nan: str) -> None:
@@ -32,7 +31,7 @@ class FiniteGradients:
         optimizer.register_step_pre_hook(self._before_step)
 
     def check(self) -> None:
-        """Read the flag that a GPU still owes, waiting for it. Raises NotFinite, from then on in every call."""
+        """Wait for the flag of the last step on a GPU. Raises NotFinite, then also in every later call."""
         if self._late is not None:
             step, flag, ready = self._late
             ready.synchronize()
@@ -44,18 +43,18 @@ class FiniteGradients:
         self.check()
         self.step += 1
 
-        def looked_at(loss: Any) -> Any:
-            self._look(optimizer)
+        def checked(loss: Any) -> Any:
+            self._check_gradients(optimizer)
             return loss
 
-        replaced = with_closure(arguments, named, looked_at)
+        replaced = with_closure(arguments, named, checked)
         if replaced is None:
-            self._look(optimizer)
+            self._check_gradients(optimizer)
         return replaced
 
-    def _look(self, optimizer: torch.optim.Optimizer) -> None:
+    def _check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         if getattr(optimizer, "found_inf", None) is not None:
-            return  # a GradScaler leaves the skipping to this (fused) optimizer
+            return  # the fused optimizer skips the step itself
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         flag = all_finite([parameter.grad for parameter in parameters])
         if flag.is_cuda and self._on_nan == "fail":
@@ -86,12 +85,11 @@ class FiniteGradients:
 
 
 def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """One bool, on the first gradient's device.
+    """Whether all gradients are finite, as a bool tensor on the first gradient's device.
 
-    What a GradScaler uses takes all gradients of a kind in one call, and a fifth of the time of a norm or less; it
-    multiplies them by 1, which changes no bit. It knows no complex numbers and not every device. On GPUs it knows no
-    bfloat16, and looks at float64 as float32: there the largest magnitude of each is taken, in one call too, which is
-    NaN where one number is.
+    The operation of GradScaler handles all gradients of a kind in one call and takes at most a fifth of the time of a
+    norm; its factor of 1 changes no bit. It does not support complex numbers, all devices, or bfloat16 on GPUs, and
+    treats float64 as float32 there: for these dtypes the largest magnitude is used, which is NaN if one element is.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
@@ -106,7 +104,7 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
             if device.type == "cuda" and dtype in (torch.bfloat16, torch.float64):
                 flags.append(torch.stack(list(torch._foreach_norm(each, float("inf")))).isfinite().all())
             elif dtype.is_floating_point and device.type in ("cpu", "cuda"):
-                # In float32, whatever the script's default is: torch takes no other.
+                # torch requires float32 here, whatever the script's default dtype.
                 broken, one = (torch.full((1,), value, dtype=torch.float32, device=device) for value in (0.0, 1.0))
                 torch._amp_foreach_non_finite_check_and_unscale_(each, broken, one)
                 flags.append(broken[0] == 0)
@@ -118,8 +116,10 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def with_closure(arguments: tuple[Any, ...], named: dict[str, Any], after: Callable[[Any], Any]) -> Any:
-    """For a hook before a step: its arguments with `after(loss)` in place of what the closure returns, made once its
-    gradients are there. None where the step has no closure."""
+    """The arguments of a step with a closure that returns `after(loss)`, or None for a step without a closure.
+
+    For step pre-hooks; `after` runs when the closure has computed the gradients.
+    """
     closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
     if closure is None:
         return None

@@ -1,16 +1,16 @@
-"""Averaging of gradients over the ranks of one torch world, whichever way they were computed.
+"""Averaging of gradients over the ranks of one torch world.
 
-The unit is the backward pass, not the call of a wrapped forward: hooks on gradient accumulation see every gradient,
-and what a script assigns to `.grad` by hand is averaged when its optimizer steps. So the model stays the script's own.
+The unit is the backward pass and not a wrapped forward: hooks on gradient accumulation see every gradient, and
+gradients that a script assigns to `.grad` are averaged before the optimizer's step. The model needs no wrapper.
 
-    backward   hooks fire; a bucket whose gradients are all there goes on its way while the pass continues
-    its end    ranks tell each other, in one small message, which buckets they touched: those that are not on their
-               way yet follow, and averages are written to `.grad`. Clipping and unscaling see averages
-    step()     gradients that no pass has averaged (assigned by hand, or accumulated under no_sync) are averaged now
+    backward   hooks fire; a bucket with all its gradients is sent while the pass continues
+    its end    ranks exchange, in one small message, which buckets they touched; the remaining ones are sent, and the
+               averages are written to `.grad`, before clipping and unscaling
+    step()     gradients that no pass has averaged (assigned by hand, or accumulated under no_sync) are averaged
 
-Averaging is idempotent: the mean of equal values is that value. So a bucket may be exchanged again when more was added
-to its gradients, and a rank without a new gradient takes part with what it has. Ranks whose steps or passes no longer
-correspond find out from the message, and all of them raise UsageProblem; nothing is averaged with something else.
+Averaging is idempotent, since the mean of equal values is that value. A bucket may be exchanged again after further
+accumulation, and a rank without a new gradient contributes its current one. The message also shows whether the steps
+and passes of all ranks correspond; if not, all ranks raise UsageProblem.
 
 The design follows Horovod's DistributedOptimizer; buckets and their order follow torch's DistributedDataParallel.
 """
@@ -29,161 +29,33 @@ import torch
 import torch.distributed as dist
 
 from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
+from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average, Bucket, Entry, Section
+from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
-FIRST_BUCKET_BYTES = 1024 * 1024
-"""The first bucket is smaller, so that the exchange begins early, as DistributedDataParallel has it."""
-BUCKET_BYTES = 25 * 1024 * 1024
 BROADCAST_BYTES = 64 * 1024 * 1024
-"""Tensors are broadcast in runs of so many bytes."""
+"""Largest size of tensors that are broadcast together."""
 EVENTS = 8
-"""Pairs of GPU events that are kept while no report is due."""
-CHECK_EVERY = 1000
-"""Steps between two comparisons of all parameters, after those of steps 1, 2, 4, 8 …"""
-TOLERANCE = 1e-3
-"""By which a parameter's norm may differ between ranks, relative to it, where they have other models of GPU: then
-equal operations give unequal bits. Ranks on equal hardware must agree bit for bit."""
+"""Largest number of pending pairs of GPU events."""
 LAST_CHECK_S = 30.0
-"""How long a rank waits for the others at its end, to compare parameters with theirs."""
+"""Longest wait for the other ranks at the end, to compare parameters."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
-"""Numbers at the start of a message, each followed by its negative: their maxima are the bounds over the ranks."""
+"""Length of a message's header: numbers, each followed by its negative, whose maxima are bounds over the ranks."""
 _STEPS_AT, _ROUND_AT, _NEW_AT, _CHECK_AT = 2, 4, 6, 10
 _DENSE, _SPARSE = 1, 2
 _MARK = "_averaged_at"
-"""Attribute of a gradient that was averaged: its version counter then."""
-
-Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
-"""(flat tensor, round, bucket) → a call that returns when the tensor holds the mean over all ranks."""
-
-
-class _Entry:
-    """A parameter. `fired`: how often its gradient was accumulated since the last exchange."""
-
-    __slots__ = ("bucket", "fired", "handle", "name", "number", "parameter", "sparse")
-
-    def __init__(self, number: int, name: str, parameter: torch.nn.Parameter) -> None:
-        self.number = number
-        self.name = name
-        self.parameter = parameter
-        self.bucket: _Bucket | None = None
-        self.fired = False
-        self.sparse = False
-        self.handle: Any = None
-
-
-class _Bucket:
-    """Parameters whose gradients travel together. Memory is allocated when they first do."""
-
-    def __init__(self, section: _Section, entries: list[_Entry]) -> None:
-        self.section = section
-        self.entries = entries
-        self.is_sparse = entries[0].sparse
-        """Whether all its gradients were sparse before: then they are not sent as one flat tensor."""
-        self.number = 0
-        self.views: list[torch.Tensor] = []
-        self._flat: torch.Tensor | None = None
-        self.fired = 0
-        """Parameters whose gradients have come in this pass."""
-        self.touched = False
-        """Gradients have come that are not averaged yet."""
-        self.late = False
-        """Gradients have come after the bucket had been sent."""
-        self.wait: Callable[[], object] | None = None
-        for entry in entries:
-            entry.bucket = self
-
-    def filled(self, factor: float) -> torch.Tensor:
-        """The gradients times a factor, one after the other; zeros stand for absent ones."""
-        if self._flat is None:
-            parameters = [entry.parameter for entry in self.entries]
-            sizes = [parameter.numel() for parameter in parameters]
-            first = parameters[0]
-            self._flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-            self.views = [part.view(each.shape) for part, each in zip(self._flat.split(sizes), parameters)]
-        with torch.no_grad():
-            for view, entry in zip(self.views, self.entries):
-                gradient = entry.parameter.grad
-                if gradient is None or gradient.is_sparse:
-                    view.zero_()
-                elif gradient.dtype == view.dtype and gradient.device == view.device:
-                    torch.mul(gradient.detach(), factor, out=view)  # in one go over the memory
-                else:
-                    raise UsageProblem(
-                        f"The gradient of {entry.name} is {gradient.dtype} on {gradient.device}, but the parameter "
-                        f"was {view.dtype} on {view.device} when distribute() was called.",
-                        "Convert and move the model before distribute().",
-                    )
-        return self._flat
-
-    def begin(self) -> None:
-        """Nothing has come for the next pass yet."""
-        self.fired = 0
-        self.touched = self.late = False
-        self.wait = None
-        for entry in self.entries:
-            entry.fired = False
-
-
-class _Section:
-    """Parameters that are sent in an order of their own, the same on all ranks: those of one optimizer."""
-
-    def __init__(self, entries: list[_Entry], average: Average, bucket_bytes: int) -> None:
-        self.average = average
-        self.rounds = 0
-        self.order: list[_Entry] = []
-        """Entries in the order in which their gradients came in this pass."""
-        self.buckets: list[_Bucket] = []
-        self._bucket_bytes = bucket_bytes
-        self._next = 0
-        """The first bucket that was not sent in this pass."""
-        self.arrange(list(reversed(entries)))
-
-    def arrange(self, entries: Sequence[_Entry]) -> None:
-        """Make buckets of these entries, which are in the order in which their gradients are expected."""
-        open_: dict[tuple[Any, ...], tuple[list[_Entry], int]] = {}
-        runs: list[list[_Entry]] = []
-        limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes)
-        for entry in entries:
-            parameter = entry.parameter
-            kind = (parameter.device, parameter.dtype, entry.sparse, parameter.requires_grad)
-            run, size = open_.pop(kind, ([], 0))
-            run.append(entry)
-            size += parameter.numel() * parameter.element_size()
-            if size < limit:
-                open_[kind] = run, size
-            else:
-                runs.append(run)
-                limit = self._bucket_bytes
-        runs += [run for run, _ in open_.values()]
-        place = {id(entry): number for number, entry in enumerate(entries)}
-        # A bucket waits for those before it: frozen parameters, whose gradients do not come, are last.
-        runs.sort(key=lambda run: (not run[0].parameter.requires_grad, place[id(run[-1])]))
-        self.buckets = [_Bucket(self, run) for run in runs]
-
-    def ready(self) -> Iterator[_Bucket]:
-        """Buckets whose turn it is and whose gradients have all come."""
-        while self._next < len(self.buckets):
-            bucket = self.buckets[self._next]
-            if bucket.fired < len(bucket.entries):
-                return
-            self._next += 1
-            yield bucket
-
-    def begin(self) -> None:
-        """Nothing has come for the next pass yet."""
-        self.order = []
-        self._next = 0
-        for bucket in self.buckets:
-            bucket.begin()
+"""Attribute of an averaged gradient: its version counter at that time."""
 
 
 class GradientAverager:
-    """One rank's averaging of gradients.
+    """Averages the gradients of one rank.
 
-    `average_of` makes the exchange of one section, on all ranks in the same order. Gradients are sent multiplied by
-    `factor`. `hardware` names what this rank computes on: where it is the same on all ranks, their parameters must be
-    equal bit for bit. `after_round` is called on all ranks alike, when the buckets of a round are there and before
-    they are used.
+    Args:
+        average_of: creates the exchange of one section; called on all ranks in the same order.
+        factor: of the gradients that are sent.
+        bucket_bytes: the size of a bucket.
+        hardware: a name of this rank's hardware. If it is equal on all ranks, parameters must be bitwise equal.
+        after_round: called on all ranks with the number of a round when its buckets have arrived, before their use.
     """
 
     def __init__(
@@ -204,20 +76,20 @@ class GradientAverager:
         self._bucket_bytes = bucket_bytes
         self._after_round = after_round
         self._small: Any = dist.new_group(backend="gloo")
-        """For messages and what lives on the CPU. A group of its own: a script's collectives may come in between."""
-        self._sections: list[_Section] = []
-        self._entries: list[_Entry] = []
-        self._entry_of: dict[int, _Entry] = {}
-        """By the identity of the parameter, which its entry keeps alive."""
+        """For messages and CPU tensors; separate, since the script may run collectives in between."""
+        self._sections: list[Section] = []
+        self._entries: list[Entry] = []
+        self._entry_of: dict[int, Entry] = {}
+        """By the ID of the parameter, which its entry keeps alive."""
         self._optimizers: list[Any] = []
         self._buffers: list[tuple[torch.nn.Module, str]] = []
         self._copies: list[torch.Tensor | None] = []
-        """Buffers as all ranks have them, on the CPU. None on a GPU, where comparing would wait for it."""
-        self._frozen: list[_Entry] = []
+        """Copies of the buffers, equal on all ranks. None for a buffer on a GPU, where a comparison would block."""
+        self._frozen: list[Entry] = []
         self._accumulating = 0
         self._armed = False
         self._fired = False
-        """Whether the pass that is on has accumulated gradients."""
+        """Whether the current pass has accumulated gradients."""
         self._round = 0
         self._steps = 0
         self._passes = 0
@@ -232,10 +104,10 @@ class GradientAverager:
         most, negative = self._maximum([number, -number])
         self._is_uniform = most == -negative
 
-    # Setting up
+    # Setup
 
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Average the gradients of these parameters from now on; all begin with the first rank's values."""
+        """Start to average the gradients of these parameters, which get the first rank's values."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         known = len(self._entries)
         self._optimizers.append(optimizer)
@@ -255,13 +127,13 @@ class GradientAverager:
         self._broadcast([entry.parameter.data for entry in self._entries[known:]] + values)
         self._copies = [_copy(value) for value in values]
 
-    def _register(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[_Entry]:
-        entries = [_Entry(len(self._entries) + number, *each) for number, each in enumerate(named)]
+    def _register(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[Entry]:
+        entries = [Entry(len(self._entries) + number, *each) for number, each in enumerate(named)]
         self._entries += entries
         self._entry_of.update((id(entry.parameter), entry) for entry in entries)
         self._frozen += entries
         self.notice_unfrozen()
-        self._sections.append(_Section(entries, self._average_of(), self._bucket_bytes))
+        self._sections.append(Section(entries, self._average_of(), self._bucket_bytes))
         self._number_buckets()
         return entries
 
@@ -269,11 +141,11 @@ class GradientAverager:
         for number, bucket in enumerate(self._buckets()):
             bucket.number = number
 
-    def _buckets(self) -> list[_Bucket]:
+    def _buckets(self) -> list[Bucket]:
         return [bucket for section in self._sections for bucket in section.buckets]
 
     def notice_unfrozen(self) -> None:
-        """Watch parameters that have become trainable. Cheap, since it is called before every forward."""
+        """Install hooks on parameters that have become trainable. Called before every forward."""
         if not any(entry.parameter.requires_grad for entry in self._frozen):
             return
         for entry in self._frozen:
@@ -283,7 +155,7 @@ class GradientAverager:
         self._frozen = [entry for entry in self._frozen if entry.handle is None]
 
     def close(self) -> None:
-        """Watch nothing any longer. The parameters keep their last gradients."""
+        """Remove all hooks. The parameters keep their last gradients."""
         self._closed = True
         for entry in self._entries:
             if entry.handle is not None:
@@ -297,7 +169,7 @@ class GradientAverager:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Backward passes in here exchange nothing; the next pass outside, or the step, averages what they left."""
+        """A context without exchange; the next backward pass outside, or the step, averages the gradients."""
         self._accumulating += 1
         try:
             yield
@@ -307,7 +179,7 @@ class GradientAverager:
     # In a backward pass
 
     def before_forward(self) -> None:
-        """A forward that records gradients begins. If a pass is still armed, an exception has broken it off."""
+        """Before a forward that records gradients. A pass that is still armed was ended by an exception."""
         self.notice_unfrozen()
         if not self._armed or torch._C._current_graph_task_id() != -1:
             return
@@ -322,10 +194,9 @@ class GradientAverager:
             section.begin()
 
     def arm(self, *_: Any) -> None:
-        """Have the exchange finished at the end of the backward pass that is on.
+        """Finish the exchange at the end of the current backward pass.
 
-        Called from a hook at its start where possible: a reentrant checkpoint makes passes inside it, whose ends are
-        not the pass's own.
+        Called at its start if possible: a reentrant checkpoint runs nested passes, whose ends come earlier.
         """
         if self._accumulating or self._closed or self._armed:
             return
@@ -333,7 +204,7 @@ class GradientAverager:
         self._fired = False
         torch.autograd.Variable._execution_engine.queue_callback(self._finish_pass)
 
-    def _accumulated(self, entry: _Entry, _: torch.Tensor) -> None:
+    def _accumulated(self, entry: Entry, _: torch.Tensor) -> None:
         bucket = entry.bucket
         assert bucket is not None
         bucket.touched = True
@@ -353,7 +224,7 @@ class GradientAverager:
                 for ready in section.ready():
                     self._launch(ready)
 
-    def _launch(self, bucket: _Bucket) -> None:
+    def _launch(self, bucket: Bucket) -> None:
         if bucket.is_sparse:
             bucket.wait = _nothing
         else:
@@ -362,7 +233,7 @@ class GradientAverager:
     def _finish_pass(self) -> None:
         self._armed = False
         if not self._fired:
-            return  # such as torch.autograd.grad(), which accumulates nothing
+            return  # for example torch.autograd.grad(), which accumulates no gradients
         self._passes += 1
         self._all_passes += 1
         self._exchange(_PASS)
@@ -370,7 +241,7 @@ class GradientAverager:
     # Around a step
 
     def settle(self, optimizers: Sequence[Any] | None = None) -> None:
-        """Average what no pass has averaged. Called by all ranks alike, before the gradients are used."""
+        """Average gradients that no pass has averaged. All ranks call it, before the gradients are used."""
         if self._closed:
             return
         self.notice_unfrozen()
@@ -387,7 +258,7 @@ class GradientAverager:
             version = getattr(gradient, _MARK, None)
             bucket = entry.bucket
             assert bucket is not None
-            # What changes an averaged gradient in place after a pass, such as clipping, does so alike on all ranks.
+            # In-place changes of averaged gradients after a pass, such as clipping, are equal on all ranks.
             if bucket.touched or version is None or (version != gradient._version and not self._passes):
                 bucket.touched = left = True
         if new:
@@ -396,44 +267,44 @@ class GradientAverager:
             self._exchange(_STEP)
 
     def _add_parameters(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Parameters of a group that the script has added since distribute()."""
+        """Add parameters that the optimizer has received since distribute()."""
         self._meet(_STEP, new=(len(parameters), sum(each.numel() for each in parameters)))
         entries = self._register([(f"added parameter {number}", each) for number, each in enumerate(parameters)])
-        self._wants_check = True  # before the step, since nothing has made them equal
+        self._wants_check = True  # their values may differ between ranks
         for entry in entries:
             assert entry.bucket is not None
             entry.bucket.touched = True
 
     def stepped(self) -> None:
-        """An optimizer has stepped."""
+        """Called after an optimizer's step."""
         self._steps += 1
         self._passes = 0
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Go on counting from a checkpoint's step."""
+        """Continue counting from the step of a checkpoint."""
         self._steps = step
 
     def want_check(self) -> None:
-        """Compare the parameters of all ranks in the next exchange: before they change."""
+        """Compare the parameters of all ranks in the next exchange, before they change."""
         self._wants_check = True
 
     # The exchange
 
     def _exchange(self, kind: int) -> None:
-        """Average all buckets that any rank has touched. All ranks are in here together."""
+        """Average all buckets that any rank has touched. A collective call."""
         began = time.monotonic()
         start = _recorded() if self._device.type == "cuda" and len(self._events) < EVENTS else None
         waited_s = 0.0
-        if not self._steps:  # a script may update its parameters without an optimizer
+        if not self._steps:  # for scripts without an optimizer
             self._wants_check |= self._all_passes > 1 and is_due(self._all_passes - 1)
-        meets_a_pass = True
-        while meets_a_pass:
-            asked_at = time.monotonic()
+        met_pass = True
+        while met_pass:
+            requested_at = time.monotonic()
             agreed = self._meet(kind, self._flags())
-            waited_s += time.monotonic() - asked_at
-            # A rank that is about to step takes part in another's pass, and then asks again.
-            meets_a_pass = kind == _STEP and -agreed[1] == _PASS
+            waited_s += time.monotonic() - requested_at
+            # A rank in settle() takes part in another rank's pass, and then repeats its own exchange.
+            met_pass = kind == _STEP and -agreed[1] == _PASS
             self._reduce(agreed[_HEADER:])
             if agreed[_CHECK_AT]:
                 self._compare_parameters()
@@ -443,8 +314,7 @@ class GradientAverager:
             self._events.append((start, _recorded()))
 
     def _flags(self) -> list[int]:
-        """For each bucket whether it is touched and whether it is late, for each parameter what gradient it has, for
-        each buffer whether it has changed."""
+        """The flags of a message: (touched, late) per bucket, kind of gradient per parameter, changed per buffer."""
         found: list[int] = []
         for bucket in self._buckets():
             found += (bucket.touched, bucket.late)
@@ -456,9 +326,9 @@ class GradientAverager:
         return found
 
     def _meet(self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0)) -> list[int]:
-        """The maximum of each number over all ranks. Raises UsageProblem, on all alike, where they are not together.
+        """The maximum of each number over all ranks. Raises UsageProblem on all ranks if their steps differ.
 
-        Messages of all kinds have the same length: gloo aborts where lengths differ.
+        Messages of all kinds have the same length, since gloo aborts if lengths differ.
         """
         counts = [kind, self._steps, self._round, *new, self._wants_check]
         header = [each for count in counts for each in (count, -count)]
@@ -523,14 +393,14 @@ class GradientAverager:
                 self._rearrange(section)
             section.begin()
 
-    def _wait_for(self, buckets: Iterable[_Bucket]) -> None:
+    def _wait_for(self, buckets: Iterable[Bucket]) -> None:
         with _naming_lost_ranks():
             for bucket in buckets:
                 assert bucket.wait is not None
                 bucket.wait()
         self._after_round(self._round)
 
-    def _write_back(self, bucket: _Bucket, kinds: Sequence[int]) -> None:
+    def _write_back(self, bucket: Bucket, kinds: Sequence[int]) -> None:
         targets, sources = [], []
         with torch.no_grad():
             for number, entry in enumerate(bucket.entries):
@@ -552,7 +422,7 @@ class GradientAverager:
                     setattr(gradient, _MARK, gradient._version)
 
     def _averaged_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """Sparse gradients are gathered on the CPU, where every backend has a group for it."""
+        """The average of a sparse gradient, gathered on the CPU."""
         gradient = parameter.grad
         if gradient is None:
             no_indices = torch.empty((1, 0), dtype=torch.int64, device="cpu")
@@ -583,8 +453,8 @@ class GradientAverager:
         )
         return (total.coalesce() / world_size).to(parameter.device)
 
-    def _rearrange(self, section: _Section) -> None:
-        """Put buckets into the order in which the first rank's gradients came; those that did not come stay last."""
+    def _rearrange(self, section: Section) -> None:
+        """Order the buckets by the arrival of gradients on the first rank; missing gradients are last."""
         came = {id(entry) for entry in section.order}
         current = [entry for bucket in section.buckets for entry in bucket.entries]
         wanted = section.order + [entry for entry in current if id(entry) not in came]
@@ -599,8 +469,10 @@ class GradientAverager:
     # Parameters and buffers
 
     def _buffer_values(self) -> list[torch.Tensor]:
-        """As they are now: a module may have replaced one. By `.data`, since a graph that waits for its backward pass
-        may have saved a buffer whose statistics it does not use."""
+        """The current buffers, which modules may have replaced.
+
+        Through `.data`: autograd must not count updates of a buffer that a graph has saved without using it.
+        """
         return [module._buffers[name].data for module, name in self._buffers]
 
     def _share_buffers(self, changed: Sequence[int]) -> None:
@@ -611,7 +483,7 @@ class GradientAverager:
                 self._copies[number] = _copy(values[number])
 
     def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Bring the first rank's values to all, byte by byte."""
+        """Broadcast the first rank's values as bytes."""
         for run in _runs(tensors):
             group = self._small if run[0].device.type == "cpu" else None
             packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
@@ -625,23 +497,16 @@ class GradientAverager:
                 start += size
 
     def _compare_parameters(self) -> None:
-        """Raises UsageProblem, on all ranks alike, for the first parameter that differs between them."""
+        """Raises UsageProblem on all ranks for the first parameter that differs between them."""
         self._wants_check = False
-        kind = torch.int64 if self._is_uniform else torch.float64
-        each = [_figure(entry.parameter, self._is_uniform) for entry in self._entries]
-        figures = torch.stack([figure.to(each[0].device) for figure in each]).to("cpu", kind)
-        bounds = torch.cat([figures, -figures])
+        own = figures([entry.parameter for entry in self._entries], exact=self._is_uniform)
+        bounds = torch.cat([own, -own])
         with _naming_lost_ranks():
             dist.all_reduce(bounds, op=dist.ReduceOp.MAX, group=self._small)
-        most, negative = bounds.chunk(2)
-        least = -negative
-        if self._is_uniform:
-            differs = most != least
-        else:
-            differs = ~((most - least <= TOLERANCE * most) | (most == least) | (most.isnan() & least.isnan()))
-        if not bool(differs.any()):
+        first = first_difference(bounds, exact=self._is_uniform)
+        if first is None:
             return
-        entry = self._entries[int(differs.nonzero()[0])]
+        entry = self._entries[first]
         near = "" if self._is_uniform else f" by more than {TOLERANCE:g} of its norm"
         when = f"step {self._steps}" if self._steps else f"backward pass {self._all_passes}"
         raise UsageProblem(
@@ -652,8 +517,10 @@ class GradientAverager:
         )
 
     def finish(self) -> bool:
-        """Compare the parameters of all ranks a last time. False where another rank had left, or did not come within
-        LAST_CHECK_S: it is not waited for longer."""
+        """Compare the parameters of all ranks at the end.
+
+        Returns False if another rank has left, or did not call finish() within LAST_CHECK_S.
+        """
         if self._closed or not self._entries:
             return True
         counts = [_END, self._steps, self._round, 0, 0, 0]
@@ -669,19 +536,19 @@ class GradientAverager:
         self._compare_parameters()
         return True
 
-    # What others ask
+    # Values and figures
 
     def average_value(self, value: torch.Tensor) -> torch.Tensor:
-        """The mean of a tensor of few numbers over all ranks, on its own device."""
+        """The mean of a small tensor over all ranks, on its device."""
         total = value.detach().to("cpu", torch.float64, copy=True)
         with _naming_lost_ranks():
             dist.all_reduce(total, group=self._small)
         return (total / dist.get_world_size(self._small)).to(value)
 
     def times(self) -> tuple[float, float]:
-        """(seconds that the last exchange added to its step without the waiting, seconds of waiting for other ranks).
+        """(seconds of the last exchange in its step without waiting, seconds of waiting for other ranks).
 
-        On a GPU the exchange is measured there; waiting is that of the host.
+        On a GPU the exchange is measured with GPU events, and the waiting on the host.
         """
         while self._events and self._events[0][1].query():
             start, end = self._events.pop(0)
@@ -689,14 +556,9 @@ class GradientAverager:
         return max(0.0, self._exchanged_s - self._waited_s), self._waited_s
 
 
-def is_due(count: int) -> bool:
-    """Whether parameters are compared after so many steps."""
-    return count % CHECK_EVERY == 0 if count >= CHECK_EVERY else count & (count - 1) == 0
-
-
 @contextmanager
 def _naming_lost_ranks() -> Iterator[None]:
-    """What torch.distributed raises where another rank is gone, as PeerLost."""
+    """Convert errors of torch.distributed for a lost rank to PeerLost."""
     try:
         yield
     except RolesError:
@@ -725,7 +587,7 @@ def _copy(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _is_same(value: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Bit for bit, so that a NaN that stays is no change."""
+    """Bitwise equality, so that an unchanged NaN is equal."""
     if value.shape != copy.shape or value.dtype != copy.dtype:
         return False
     if torch.equal(value, copy):
@@ -734,19 +596,8 @@ def _is_same(value: torch.Tensor, copy: torch.Tensor) -> bool:
     return bool(torch.equal(ours, theirs))
 
 
-def _figure(parameter: torch.nn.Parameter, exact: bool) -> torch.Tensor:
-    """The sum of a parameter's bits as whole numbers, or its norm."""
-    values = parameter.detach()
-    if values.is_complex():
-        values = torch.view_as_real(values)
-    if not exact:
-        return torch.linalg.vector_norm(values, dtype=torch.float64)
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
-    return values.contiguous().reshape(-1).view(whole).sum(dtype=torch.int64)
-
-
 def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Those with elements, in runs of one device and at most BROADCAST_BYTES; a larger tensor is a run of its own."""
+    """Non-empty tensors in runs of one device and at most BROADCAST_BYTES; larger tensors are separate runs."""
     run: list[torch.Tensor] = []
     size = 0
     for each in tensors:

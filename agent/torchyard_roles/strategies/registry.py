@@ -1,4 +1,4 @@
-"""The strategies by their kinds: which one a process takes part in."""
+"""The choice of a process's strategy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torchyard_roles.strategies.single_process import SingleProcess
 
 
 def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:
-    """What this process takes part in. `own` makes the script's own strategy, in the place of all_reduce.
+    """The strategy of this process. `own` creates the script's custom strategy in place of all_reduce.
 
-    Raises NotInThisVersion for a kind that there is no file for, and UsageProblem where servers or groups of another
-    kind would wait in vain for trainers that go a way of their own.
+    Raises NotInThisVersion for an unknown kind, and UsageProblem for a custom strategy where the topology has another
+    kind, whose servers or groups would wait for the trainers.
     """
     if environment.strategy == "none" or not environment.trains:
         return SingleProcess()
@@ -30,11 +30,11 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
             )
         return own(environment) if environment.world_size > 1 else SingleProcess()
     if environment.strategy in ("sandblaster", "downpour"):
-        return ParameterServerStrategy(environment)  # with one worker too: the servers have the optimizer
+        return ParameterServerStrategy(environment)  # also with one worker, since the servers have the optimizer
     if environment.world_size == 1:
         return SingleProcess()
     if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):
-        return AllReduce(environment)  # one group of Hogwild has nobody to exchange with
+        return AllReduce(environment)  # a single Hogwild group has no peers
     if environment.strategy == "hogwild":
         return Hogwild(environment)
     if environment.strategy == "reduction_server":

@@ -1,4 +1,4 @@
-"""One process with everything to itself: no strategy, one worker, an evaluator, or a script run by hand."""
+"""The strategy of a process that trains alone: a single worker, an evaluator, or a script started by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_roles.strategies.base import Strategy
 
 
 class SingleProcess(Strategy):
-    """Changes nothing, and starts nothing of torch.distributed."""
+    """Changes nothing, and does not initialize torch.distributed."""
 
     trains_alone = True
 

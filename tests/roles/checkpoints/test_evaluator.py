@@ -1,4 +1,4 @@
-"""An evaluator beside a training: each checkpoint scored once, and nothing waits for it."""
+"""An evaluator beside training: it scores each checkpoint once, and training never waits for it."""
 
 from __future__ import annotations
 

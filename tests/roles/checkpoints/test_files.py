@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there, the newest three, and nothing of others cleared away too soon."""
+"""Checkpoint files: atomic writes, pruning to the newest three, and deletion of old unfinished saves only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_cut_short_save_is_cleared_away_only_when_nobody_has_written_to_it_for
     for folder in (old, young):
         folder.mkdir()
         (folder / "model.pt").write_bytes(b"half")
-    long_ago = time.time() - files.LEFTOVER_S - 60
+    long_ago = time.time() - files.UNFINISHED_MAX_AGE_S - 60
     for path in (old / "model.pt", old):
         os.utime(path, (long_ago, long_ago))
     write(tmp_path, 3)

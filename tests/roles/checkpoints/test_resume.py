@@ -1,4 +1,4 @@
-"""A training that is killed goes on from its newest complete checkpoint as if nothing had been."""
+"""A killed training resumes from its newest complete checkpoint with the same results as without the interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainers on hosts without a shared folder, in no torch world with the chief: each goes on with what is its own."""
+"""Resuming on hosts without a shared folder and without a torch world: each trainer restores its own part."""
 
 from __future__ import annotations
 

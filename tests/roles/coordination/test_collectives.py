@@ -1,4 +1,4 @@
-"""mean, gather, any, barrier and broadcast are over all trainers, under every strategy."""
+"""The collective calls mean, gather, any, barrier and broadcast over all trainers, under every strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gloo's threads are waited for before the interpreter winds down."""
+"""Waiting for gloo's threads before the interpreter exits."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""SIGTERM ends a gang in good order: after one step for all, with that step's checkpoint, and with 0."""
+"""Graceful stop: after SIGTERM all ranks end after the same step, with its checkpoint and exit code 0."""
 
 from __future__ import annotations
 

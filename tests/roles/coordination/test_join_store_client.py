@@ -1,4 +1,4 @@
-"""The join store: real clients against the keeper's own server, with strangers, cut cables and torch."""
+"""The join store's client against the keeper's server: wrong keys, lost connections, and torch's process groups."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_broken_connection_is_made_again_and_nothing_is_done_twice(connect: Co
 def test_a_store_that_is_gone_is_told_to_all_who_wait(
     served: Served, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(store_module, "RECONNECT_S", 1.0)
     store = connect()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.get, "never", 60.0)
@@ -237,7 +237,7 @@ def test_closing_frees_who_waits_and_ends_the_threads(connect: Connect) -> None:
 
 
 def test_a_wrong_key_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(store_module, "RECONNECT_S", 0.3)
     with pytest.raises(StoreLost, match="cannot be reached"):
         JoinStore.connect(served.address, bytes(32), "stranger-0")
     assert "the caller does not know the run's secret" in served.said()

@@ -1,4 +1,4 @@
-"""Trainers whose models differ are told so before anything trains."""
+"""The comparison of all trainers' models before training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meetings through the join store: who is waited for, and what a worker group that was started again gets."""
+"""Collectives through the join store: missing trainers, and worker groups that restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards and chunks against brute force: every element in exactly one chunk, and all in balance."""
+"""Shards and chunks against brute force: every element is in exactly one chunk, and sizes are balanced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that tensors travel over: what arrives, and who is refused."""
+"""Connections for tensors: transfer, refusals, lost peers and closing."""
 
 from __future__ import annotations
 

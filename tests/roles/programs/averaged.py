@@ -1,5 +1,5 @@
-"""Trains one small model in many ways under distribute(), and compares each with one process that computes the batches
-of all ranks one after the other and averages their gradients.
+"""Train one small model in various ways under distribute(), each compared with one process that computes the batches of
+all ranks in sequence and averages their gradients.
 
     averaged.py [SCENARIO …]
 

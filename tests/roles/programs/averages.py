@@ -1,4 +1,4 @@
-"""Trains with the strategy of examples/local_sgd. Prints JSON: what it was fed, and its parameters before each step."""
+"""Train with the strategy of examples/local_sgd. Prints JSON: the batches, and the parameters before each step."""
 
 import json
 

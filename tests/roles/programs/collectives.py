@@ -1,4 +1,4 @@
-"""Makes every call of torchyard_roles that goes over all trainers. Prints JSON: what came of each."""
+"""Make every collective call of torchyard_roles. Prints JSON: the result of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every update takes 1 from each of its parameters, so that they say how many updates of whom they hold.
+"""Each update subtracts 1 from each of its parameters, so that their values count the updates of each group.
 
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 

@@ -1,4 +1,4 @@
-"""Trains so that the ranks do not stay together, in the way that its argument names."""
+"""Train with ranks that diverge, in the way that the argument names."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An evaluator's script without torch: prints, as JSON, every variable by which it could know of a world."""
+"""An evaluator's script without torch: prints every variable that describes a world, as JSON."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Trains as a script does that changes every process-wide default it can, and prints the loss of each step as JSON.
+"""Train in a script that changes many process-wide settings, and print the loss of each step as JSON.
 
     foreign_settings.py DTYPE [spawn]
 

@@ -1,4 +1,4 @@
-"""Trains the same model twice, by all workers together and by rank 0 alone on the whole batches, and compares.
+"""Train a model by all workers and by rank 0 alone on the whole batches, and compare.
 
     large_batch.py DTYPE [clip]
 

@@ -1,7 +1,6 @@
-"""A DDP script as people write them for torchrun: it knows nothing of Torchyard.
+"""A typical DDP script for torchrun, without Torchyard.
 
-With a rank it trains a little with the others and says what world it saw. Without one it only scores the model,
-as many scripts do when they are started by hand. Its last line is JSON.
+With a rank it trains a few steps and prints its world. Without one it only evaluates the model. Its last line is JSON.
 """
 
 import json

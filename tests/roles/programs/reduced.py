@@ -1,4 +1,4 @@
-"""Trains a model with all that makes exchange hard, and prints as JSON a digest of its parameters after every step.
+"""Train a model that is difficult to exchange, and print a digest of its parameters after every step as JSON.
 
 Two dtypes, parameters that are shared, frozen, never used, and used by rank 1 alone in odd steps, a buffer,
 accumulation with no_sync, clipping, a schedule. With `nan=STEP` rank 1's gradients of that step are NaN; with `amp=1`

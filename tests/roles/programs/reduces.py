@@ -1,4 +1,4 @@
-"""A reducer at TORCHYARD_REPLICA's place in TORCHYARD_PEERS, as a script of every role has it."""
+"""The reducer TORCHYARD_REPLICA of TORCHYARD_PEERS."""
 
 import torchyard_roles as ty
 

@@ -1,4 +1,4 @@
-"""Trains with dropout, shuffling and a scheduler; writes each step's loss, bit for bit, to a file of its rank's.
+"""Train with dropout, shuffling and a scheduler; write the exact loss of each step to a file of the rank.
 
     resumable.py FOLDER EPOCHS SECONDS_A_STEP [workers of the loader]
 

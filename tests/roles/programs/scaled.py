@@ -1,4 +1,4 @@
-"""Trains in float16 with a GradScaler, as torch's manual has it, and then alone on the whole batches.
+"""Train in float16 with a GradScaler, as in torch's documentation, and then alone on the whole batches.
 
     scaled.py RANK...
 

@@ -1,4 +1,4 @@
-"""A script of every role: trains for as many steps as it is told and prints, as JSON, what it ended with.
+"""A script for every role: train the given number of steps, and print the result as JSON.
 
 served.py STEPS [PAUSE_S [STEP FILE]]
 

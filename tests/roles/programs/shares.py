@@ -1,4 +1,4 @@
-"""Iterates its share for three epochs, steps in the last, and prints as JSON what it was, saw and left behind."""
+"""Iterate over the share for three epochs, step in the last, and print identity, samples and state as JSON."""
 
 import json
 

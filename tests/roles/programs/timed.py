@@ -1,4 +1,4 @@
-"""Trains with one rank that computes longer in the last two steps, and prints what each step was made of, as JSON.
+"""Train with one rank that computes longer in the last two steps, and print the parts of each step as JSON.
 
 timed.py STEPS SLOW_RANK SECONDS
 """

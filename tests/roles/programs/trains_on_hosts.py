@@ -1,4 +1,4 @@
-"""Stands on a lab host and forks a replica of one strategy after the other, since importing torch costs seconds.
+"""Fork one replica after the other on a lab host, since importing torch takes seconds.
 
 Each line of its stdin is a JSON object: {"environment": {...}} for a replica. A trainer trains WARM_UP steps, says
 `ready`, takes as many further steps as the next line says, says `done`, and leaves after one line more.
@@ -15,7 +15,7 @@ import torch
 import torchyard_roles as ty
 import torchyard_roles.strategies
 import torchyard_roles.strategies.parameter_server.server_process
-import torchyard_roles.strategies.reduction_server.reducer_process
+import torchyard_roles.strategies.reduction_server.reducer
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 

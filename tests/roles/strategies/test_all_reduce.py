@@ -1,4 +1,4 @@
-"""Synchronous training by real processes over gloo on the loopback interface."""
+"""Synchronous training with real processes over gloo on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every strategy under scripts that change torch's defaults, and much else of the process."""
+"""Every strategy in scripts that change torch's defaults and other process-wide settings."""
 
 from __future__ import annotations
 

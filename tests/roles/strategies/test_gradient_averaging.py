@@ -1,4 +1,4 @@
-"""Averaging of gradients, whichever way they are computed, by real processes over gloo on the loopback interface."""
+"""Averaging of gradients that are computed in various ways, with real processes over gloo on loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.roles.processes import DEADLINE_S
 from tests.roles.strategies.reduction_server.reduction_runs import Runs, runs
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.model_optimizer_pairs import Pairs, names_of
-from torchyard_roles.strategies.gradient_averaging import is_due
+from torchyard_roles.strategies.parameter_check import is_due
 
 __all__ = ["runs"]
 

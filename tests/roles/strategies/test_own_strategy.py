@@ -1,4 +1,4 @@
-"""A strategy of the script's own: the one that docs/how-to-add-a-strategy.md shows, run by real processes."""
+"""A custom strategy: the one of docs/how-to-add-a-strategy.md, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script that nobody launched, and an evaluator: one process, and torch.distributed stays untouched."""
+"""A script started by hand, and an evaluator: one process without torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step is made of, under every strategy: computing, exchanging, waiting for others."""
+"""The parts of a step under every strategy: computing, exchange, and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker sends and receives in a step, by its host's interface, against the table of the strategies' costs."""
+"""A worker's traffic in a step, measured at its host's interface, against the table of the strategies' costs."""
 
 from __future__ import annotations
 

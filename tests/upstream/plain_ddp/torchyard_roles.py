@@ -1,6 +1,6 @@
-"""DistributedDataParallel by hand, under torchyard_roles' names: a second opinion on the reference.
+"""DistributedDataParallel with the names of torchyard_roles, to verify the reference.
 
-For loops that plain DDP trains rightly: whose forward passes all go through the model, with one optimizer.
+For loops that plain DDP trains correctly: one optimizer, and all forward passes through the model.
 """
 
 from __future__ import annotations

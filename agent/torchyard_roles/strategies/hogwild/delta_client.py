@@ -1,4 +1,4 @@
-"""What a worker group asks of the others, each time over a connection of its own."""
+"""Requests of a worker group to other groups, each over a new connection."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from torchyard_roles.strategies.hogwild.delta_server import (
 
 ATTEMPT_S = 1.0
 SHORT_S = 0.3
-"""For a connection to who may well be away, while others wait their turn."""
+"""Timeout for a connection to a group that may be away, while other groups are still to be contacted."""
 
 
 class Calls:
-    """Who is called learns where this group is, and who is reached is heard again (`holdings.find`)."""
+    """Connections from one group. A connection shows the callee this group's address, and marks it as reachable."""
 
     def __init__(self, key: bytes, generation: int, fingerprint: str, holdings: Holdings) -> None:
         self._key = key
@@ -42,20 +42,20 @@ class Calls:
         }
 
     def connect(self, group: int, deadline_s: float) -> Connection:
-        """A connection of one's own to a group. Raises PeerLost."""
+        """A new connection to a group. Raises PeerLost."""
         peer = self._holdings.peers[group]
         connection, _ = Connection.connect(peer, self._key, self._introduction, deadline_s)
         self._holdings.find(group, peer.name)
         return connection
 
-    def ask(self, group: int, question: dict[str, Any], deadline_s: float = ATTEMPT_S) -> dict[str, Any]:
-        """The answer to a question of one header. Raises PeerLost."""
-        return self.tell(group, question, [], deadline_s)
+    def ask(self, group: int, header: dict[str, Any], deadline_s: float = ATTEMPT_S) -> dict[str, Any]:
+        """The answer to a request without tensors. Raises PeerLost."""
+        return self.tell(group, header, [], deadline_s)
 
     def tell(
         self, group: int, header: dict[str, Any], tensors: list[torch.Tensor], deadline_s: float = ATTEMPT_S
     ) -> dict[str, Any]:
-        """The answer to a header with a message a chunk behind it. Raises PeerLost."""
+        """The answer to a request with one tensor per chunk. Raises PeerLost."""
         with closing(self.connect(group, deadline_s)) as connection:
             connection.send(header)
             send_chunks(connection, tensors)
@@ -64,7 +64,7 @@ class Calls:
             return answer
 
     def view(self, group: int, shard: int) -> View | None:
-        """What a group has of a shard; None where it has nothing or is away."""
+        """A group's view of a shard, or None if it has none or is away."""
         try:
             with closing(self.connect(group, ATTEMPT_S)) as connection:
                 connection.send({"op": "view", "shard": shard})

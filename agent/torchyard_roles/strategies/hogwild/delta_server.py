@@ -1,18 +1,18 @@
-"""Hogwild's masters: the sum of a shard's start and of every delta that was sent for it, each exactly once.
+"""Hogwild's masters: the sum of a shard's initial value and of all deltas, each applied exactly once.
 
-A worker group hosts the master of its own shard in its own process, for all groups. An *exchange* brings a delta (what
-a group's parameters have moved since its last exchange of this shard) and takes the master's value home:
+Each worker group hosts the master of its own shard for all groups. An *exchange* sends a delta, which is the change of
+a group's parameters since its last exchange of the shard, and returns the master's value:
 
-    caller                                        the group that hosts the shard
+    caller                                        host of the shard
        | exchange: shard, number, base version  ---> |
-       | its delta, a message a chunk           ---> |  master += delta, unless that number is in already
-       | <--- master: version, numbers that are in   |
-       | <--- its value, a message a chunk           |
+       | delta, one message per chunk           ---> |  master += delta, unless the number was applied before
+       | <--- version and applied numbers            |
+       | <--- value, one message per chunk           |
 
-A master's value always travels with the numbers of the exchanges that are in it. So a caller whose answer was lost asks
-again with the same number, of the same host, of one that was started again, or of another that has taken over, and
-its delta counts once. Whoever has seen the highest version of a master can be its seed: what is missing from it was
-confirmed to nobody alive, and will be sent again.
+The value always comes with the numbers of the exchanges that are applied in it. A caller that lost an answer repeats
+the exchange with the same number, with the same host or its successor, and its delta counts once. A lost master is
+restored from the view with the highest version: deltas that are missing in it were not confirmed to any running group,
+and will be sent again.
 """
 
 from __future__ import annotations
@@ -34,44 +34,42 @@ from torchyard_roles.exchange.tensor_connection import Connection, Peer
 
 SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
-"""Summed in float32: many small deltas would be rounded away."""
-
-
+"""Dtypes that are summed in float32, since small deltas would be lost by rounding."""
 IN_TRANSIT = -1
-"""In place of the group that hosts a master now: it is on its way there."""
+"""In place of a host: the master is being transferred."""
 
 
 class View(NamedTuple):
-    """What somebody knows of a master: its value at a version, and the last exchange of each group that is in it."""
+    """The value of a master at a version, with the last applied exchange of each group."""
 
     version: int
     applied: dict[int, int]
     values: list[torch.Tensor]
-    """One flat tensor a chunk."""
+    """One flat tensor per chunk."""
 
 
 def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
-    """Flat tensors on the CPU, one a chunk."""
+    """Flat tensors on the CPU, one per chunk."""
     return [torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype)) for chunk in chunks]
 
 
 class Master:
-    """One shard's sum. Its methods are called with `lock` held."""
+    """The sum of one shard. Call its methods with `lock` held."""
 
     def __init__(self, view: View) -> None:
         self.lock = threading.Lock()
         self.version = view.version
         self.applied = dict(view.applied)
         self.moved_to: int | None = None
-        """The group that hosts it now, once it was handed over; IN_TRANSIT until that group has confirmed."""
+        """The group that hosts it now, after a transfer; IN_TRANSIT until that group confirms."""
         self._sums = [
             value.to(torch.float32 if value.dtype in COARSE else value.dtype, copy=True) for value in view.values
         ]
 
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:
-        """Add a delta, and put the sum in its place; an exchange that is in already adds nothing.
+        """Apply a delta unless its number was applied before, and copy the sum into `tensors`.
 
-        Returns its staleness: the deltas of others that have come in since the caller's `base` version.
+        Returns the staleness: the number of deltas of other groups since the caller's `base` version.
         """
         staleness = max(0, self.version - base)
         if number > self.applied.get(group, -1):
@@ -88,7 +86,7 @@ class Master:
 
 
 class Copy(Protocol):
-    """What a group's own copy of a shard tells the others (`strategies.hogwild_copy.ShardCopy`)."""
+    """A group's copy of a shard, as other groups read it (`shard_copy.ShardCopy`)."""
 
     version: int
 
@@ -96,8 +94,10 @@ class Copy(Protocol):
 
 
 class Holdings:
-    """What a group knows of the others, shared by its threads: where each is, who hosts which shard, and the masters
-    that it hosts itself. `peers`: the first rank of each group, in order of groups."""
+    """A group's state, shared by its threads: addresses of groups, hosts of shards, and its own masters.
+
+    `peers` are the first ranks of all groups, in the order of groups.
+    """
 
     def __init__(self, group: int, peers: Sequence[Peer], shards: list[list[Chunk]]) -> None:
         self.group = group
@@ -105,21 +105,20 @@ class Holdings:
         self.peers = list(peers)
         self.shards = shards
         self.lineage = ""
-        """Names the start that all deltas are added to; empty until this group has one."""
+        """The ID of the initial value that all deltas refer to; empty until this group has started."""
         self.hosts = list(range(len(shards)))
         self.masters: dict[int, Master] = {}
         self.ended: dict[int, int] = {}
-        """Groups that have ended, and the generation that has said so (-1 where nobody knows)."""
+        """Groups that have ended, with the generation that ended (-1 if unknown)."""
         self.gone: dict[int, float] = {}
-        """Groups whose connection has broken, and that have not been heard since: when that was, by monotonic clock."""
+        """Groups that are unreachable, with the monotonic time of the loss."""
         self.changed = threading.Condition()
-        """Guards `ended`, `gone`, `hosts`, `peers`, each group's generation, and which masters there are; notified when
-        one of them changes."""
+        """Guards `ended`, `gone`, `hosts`, `peers`, `masters` and the generations; notified of changes."""
         self._generations = [0] * len(peers)
         self.rest: Callable[[], torch.Tensor] | None = None
-        """What is not exchanged, as bytes: frozen parameters and buffers. All begin with the chief's."""
+        """Returns the frozen parameters and buffers as bytes. All groups start with the chief's."""
         self.copies: list[Copy] = []
-        """This group's own copies, a shard each; filled before `lineage` is set."""
+        """This group's copies, one per shard; filled before `lineage` is set."""
 
     def move(self, shard: int, group: int) -> None:
         with self.changed:
@@ -127,8 +126,8 @@ class Holdings:
             self.changed.notify_all()
 
     def adopt(self, shard: int, view: View) -> None:
-        """Host a shard from here on. What is already hosted, at the same version or a later one, stays as it is."""
-        with self.changed:  # who was not answered asks again, while the first call may be in here yet
+        """Start to host a shard, unless this group hosts it at the same or a later version."""
+        with self.changed:  # a repeated request may come while the first one still runs
             master = self.masters.get(shard)
             if master is None or master.moved_to is not None or master.version < view.version:
                 self.masters[shard] = Master(view)
@@ -140,7 +139,7 @@ class Holdings:
             self.changed.notify_all()
 
     def read(self, shard: int, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]] | None:
-        """The newest that this group has of a shard, into `tensors`; None before it has any."""
+        """Copy the newest value of a shard that this group has into `tensors`; None before the start."""
         if not self.lineage:
             return None
         master = self.masters.get(shard)
@@ -152,8 +151,8 @@ class Holdings:
         return self.copies[shard].read(tensors)
 
     def about(self) -> dict[str, Any]:
-        """What others start from: the lineage, who hosts which, and the version of each shard known here."""
-        lineage = self.lineage  # first: with a lineage all copies are there
+        """The state that other groups start from: lineage, hosts, and the known version of each shard."""
+        lineage = self.lineage  # read first: with a lineage all copies exist
         versions = []
         for shard, copy in enumerate(self.copies):
             master = self.masters.get(shard)
@@ -163,30 +162,30 @@ class Holdings:
         return {"lineage": lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
 
     def lose(self, group: int, error: PeerLost) -> None:
-        """Say once that a group is gone. One that is somewhere else by now is not, whatever its old place says."""
+        """Mark a group as unreachable, and log it once, unless it has moved to another address."""
         with self.changed:
             if group in self.gone or group in self.ended or error.name != self.peers[group].name:
                 return
             self.gone[group] = time.monotonic()
-        say(self.name, f"{error.message} Training goes on; what is due to worker group {group} waits for it.")
+        log(self.name, f"{error.message} Training goes on; what is due to worker group {group} waits for it.")
 
     def meet(self, group: int, peer: Peer, generation: int) -> None:
-        """It has said where it is. After the loss of its first host that is another place than it began at."""
+        """Store the address of a group, which changes if its host is lost."""
         with self.changed:
             if generation >= self._generations[group]:
                 self._generations[group] = generation
                 self.peers[group] = peer
 
     def generation(self, group: int) -> int:
-        """Of the group's latest start, as far as is known here."""
+        """The latest known generation of a group."""
         with self.changed:
             return self._generations[group]
 
     def take(self, host: int, generation: int, arrive: Callable[[], None]) -> bool:
-        """Call `arrive` with the answer of a host, unless that was of an earlier start than its latest.
+        """Call `arrive` for the answer of a host, unless the answer is from an earlier generation than the latest.
 
-        A host that is started again begins its masters with what it is told here, then and later by others. What this
-        group only learns afterwards of the masters of before is in none of them: its delta has to be sent again.
+        A restarted host restores its masters from the views of other groups. A delta that an earlier generation has
+        confirmed afterwards is not in them, and must be sent again.
         """
         with self.changed:
             if self._generations[host] != generation:
@@ -195,18 +194,18 @@ class Holdings:
             return True
 
     def find(self, group: int, peer: str, generation: int = -1) -> None:
-        """It is heard again. One that had ended takes part again only as a later generation: its last words overlap."""
+        """Mark a group as reachable. One that has ended takes part again only in a later generation."""
         with self.changed:
             if generation > self.ended.get(group, generation):
                 del self.ended[group]
             if group not in self.gone:
                 return
             del self.gone[group]
-        say(self.name, f"{peer} is back.")
+        log(self.name, f"{peer} is back.")
 
 
 class DeltaServer:
-    """Serves what a group holds to the other groups: a thread a caller. Started by its constructor."""
+    """Serves a group's holdings to the other groups, one thread per caller. The constructor starts it."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str, fingerprint: str, holdings: Holdings) -> None:
         self._listener = listener
@@ -225,11 +224,11 @@ class DeltaServer:
         return self._connections.traffic()
 
     def close(self) -> None:
-        """Part from all callers; returns when no thread of it is left."""
+        """Close all connections and end all threads."""
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept() up
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
         self._connections.close()
         for thread in self._threads:
@@ -267,7 +266,7 @@ class DeltaServer:
             if not self._closed:
                 self._holdings.lose(int(introduction["group"]), error)
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
-            say(self._name, f"{connection.peer} on {connection.host} was sent away: {error}")
+            log(self._name, f"{connection.peer} on {connection.host} was sent away: {error}")
         finally:
             connection.close()
             self._connections.remove(connection)
@@ -304,35 +303,35 @@ class DeltaServer:
 
         while True:
             header = connection.receive()
-            what = header.get("op")
-            if what == "exchange":
+            operation = header.get("op")
+            if operation == "exchange":
                 self._exchange(connection, group, header, *tensors_of(header))
-            elif what == "view":
+            elif operation == "view":
                 shard, tensors = tensors_of(header)
                 view = self._holdings.read(shard, tensors)
                 if view is None:
                     connection.send({"empty": True})
                 else:
                     send_value(connection, view[0], view[1], tensors, 0)
-            elif what == "adopt":
+            elif operation == "adopt":
                 shard, tensors = tensors_of(header)
                 receive_chunks(connection, tensors)
                 if self._holdings.lineage == header["lineage"]:
                     self._holdings.adopt(shard, View(int(header["version"]), numbers(header["applied"]), tensors))
                     connection.send({"adopted": shard})
                 else:
-                    connection.send({"empty": True})  # started again a moment ago: it has to look around first
-            elif what == "ended":
+                    connection.send({"empty": True})  # restarted: it must recover first
+            elif operation == "ended":
                 self._holdings.end(group, generation)
                 connection.send({})
-            elif what == "rest":
+            elif operation == "rest":
                 connection.send({}, self._holdings.rest() if self._holdings.rest is not None else None)
-            elif what == "about":
+            elif operation == "about":
                 connection.send(self._holdings.about())
-            elif what == "bye":
+            elif operation == "bye":
                 return
             else:
-                raise ProtocolError(f"{what!r} is nothing that can be asked for")
+                raise ProtocolError(f"{operation!r} is not an operation")
 
     def _exchange(
         self, connection: Connection, group: int, header: dict[str, Any], shard: int, tensors: list[torch.Tensor]
@@ -359,7 +358,7 @@ class DeltaServer:
             connection.send({"empty": True} if moved_to == IN_TRANSIT else {"moved": moved_to})
             return
         if lost > 0:
-            say(self._name, f"{lost} deltas of shard {shard} are lost: {connection.peer} has seen a later version.")
+            log(self._name, f"{lost} deltas of shard {shard} are lost: {connection.peer} has seen a later version.")
         send_value(connection, version, applied, tensors, staleness)
 
 
@@ -384,10 +383,10 @@ def receive_chunks(connection: Connection, tensors: list[torch.Tensor]) -> None:
 
 
 def numbers(pairs: Any) -> dict[int, int]:
-    """The `applied` of a header."""
+    """The `applied` numbers of a header, by group."""
     return {int(group): int(number) for group, number in pairs}
 
 
-def say(name: str, sentence: str) -> None:
-    """A line in the replica's log."""
-    print(f"{name}: {sentence}", file=sys.stderr, flush=True)
+def log(name: str, message: str) -> None:
+    """Print a line to the replica's log."""
+    print(f"{name}: {message}", file=sys.stderr, flush=True)

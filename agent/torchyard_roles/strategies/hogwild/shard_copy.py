@@ -1,12 +1,12 @@
-"""A worker group's copy of one shard: local updates go on while an exchange of what they have added is under way.
+"""A worker group's copy of one shard, which is exchanged while local updates continue.
 
-    begin      snapshot = parameters                      in the training's thread, between two steps
-    meanwhile  delta = snapshot − seen, sent; the master's value M comes back     in the link's thread
-    arrive     seen = M                                   in the link's thread
-    apply      parameters = M + (parameters − snapshot)   in the training's thread, between two steps
+    begin      snapshot = parameters                      training thread, between two steps
+    exchange   delta = snapshot − seen is sent; the master's value M is received      exchange thread
+    arrive     seen = M                                   exchange thread
+    apply      parameters = M + (parameters − snapshot)   training thread, between two steps
 
-What was added between begin and apply stays in the parameters, and is part of the next delta: nothing is lost, and
-nothing counts twice. Where nothing was, the parameters are M to the last bit.
+Updates between begin and apply stay in the parameters and are part of the next delta, so that each update counts
+exactly once. Without such updates the parameters are bitwise equal to M.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.strategies.hogwild.delta_server import View, empty_chunks
 
 GENERATION_BITS = 32
-"""A group that was started again numbers its exchanges above all of its earlier ones."""
+"""Exchange numbers of a restarted group are above all of its earlier ones."""
 
 
 class ShardCopy:
-    """`seen` is the newest value of the master that has come in; three times the shard's bytes, on the CPU."""
+    """The copy of one shard. Uses three times the shard's size of CPU memory."""
 
     def __init__(self, number: int, chunks: list[Chunk], parameters: list[torch.nn.Parameter], generation: int) -> None:
         self.number = number
         self.version = 0
         self.applied: dict[int, int] = {}
         self.exchanges = generation << GENERATION_BITS
-        """The number of the last exchange that was begun."""
+        """The number of the last exchange."""
         self.updates = 0
-        """Local updates since then."""
+        """Local updates since the last exchange began."""
         self.staleness = 0
         self.under_way = False
         self.has_arrived = False
         self.has_failed = False
-        """Whether the exchange under way will never be done."""
+        """Whether the current exchange has failed for good."""
         self.changed = threading.Condition()
-        """Guards all of the above; notified when an exchange begins, and when its answer arrives or never will."""
+        """Guards the fields above; notified when an exchange begins, arrives or fails."""
         self._chunks = chunks
         self._parameters = parameters
         self._seen, self._snapshot, self._wire = (empty_chunks(chunks) for _ in range(3))
 
-    # in the training's thread
+    # Training thread
 
     def load(self, view: View) -> None:
         """Start from a view of the master."""
@@ -56,13 +56,15 @@ class ShardCopy:
         scatter(self._chunks, self._parameters, self._seen)
 
     def look(self) -> tuple[bool, bool]:
-        """(`has_arrived`, whether no exchange is under way), both of one moment: read one after the other, an answer
-        that comes in between would be passed over, and what others have added be taken away from them again."""
+        """(`has_arrived`, whether no exchange is under way), read atomically.
+
+        With separate reads an answer in between could be overlooked, and the next delta would revert it.
+        """
         with self.changed:
             return self.has_arrived, not self.under_way
 
     def begin(self) -> None:
-        """Where none is under way, and what has arrived is applied."""
+        """Begin an exchange. The previous one must be applied."""
         gather(self._chunks, self._parameters, self._snapshot)
         with self.changed:
             self.exchanges += 1
@@ -71,7 +73,7 @@ class ShardCopy:
             self.changed.notify_all()
 
     def apply(self) -> None:
-        """Take what has arrived into the parameters."""
+        """Apply the received value to the parameters."""
         for chunk, seen, snapshot in zip(self._chunks, self._seen, self._snapshot):
             at = 0
             for parameter, start, stop in chunk.pieces:
@@ -85,27 +87,27 @@ class ShardCopy:
             self.has_arrived = False
 
     def value(self) -> View:
-        """What the parameters are now, as a master's start."""
+        """The current parameters, as the initial value of a master."""
         tensors = empty_chunks(self._chunks)
         gather(self._chunks, self._parameters, tensors)
         return View(0, {}, tensors)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether no exchange is under way, at the latest after `timeout_s`, and at once where it has failed."""
+        """Wait until the exchange is done or has failed, at most `timeout_s`; returns whether it is done."""
         with self.changed:
             self.changed.wait_for(lambda: not self.under_way or self.has_failed, timeout_s)
             return not self.under_way
 
-    # in the link's thread
+    # Exchange thread
 
     def delta(self) -> list[torch.Tensor]:
-        """What the parameters had moved when the exchange began. Made anew for another attempt, without a loss."""
+        """The change of the parameters until the exchange began. May be computed again for another attempt."""
         for wire, snapshot, seen in zip(self._wire, self._snapshot, self._seen):
             torch.sub(snapshot, seen, out=wire)
         return self._wire
 
     def arrive(self, version: int, applied: dict[int, int], staleness: int) -> None:
-        """The master's value stands in the tensors that delta() gave."""
+        """The exchange is done: the tensors of delta() hold the master's value."""
         with self.changed:
             self._seen, self._wire = self._wire, self._seen
             self.version, self.applied, self.staleness = version, applied, staleness
@@ -117,10 +119,10 @@ class ShardCopy:
             self.has_failed = True
             self.changed.notify_all()
 
-    # in a server's thread
+    # Server threads
 
     def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]:
-        """Copy what was last seen of the master, for a group that has to seed it again."""
+        """Copy the newest value of the master, for a group that restores it."""
         with self.changed:
             for tensor, seen in zip(tensors, self._seen):
                 tensor.copy_(seen)
@@ -128,7 +130,7 @@ class ShardCopy:
 
 
 def gather(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensors: list[torch.Tensor]) -> None:
-    """Copy the parameters' elements into one flat tensor a chunk."""
+    """Copy the parameters into flat tensors, one per chunk."""
     for chunk, tensor in zip(chunks, tensors):
         at = 0
         for parameter, start, stop in chunk.pieces:
@@ -138,7 +140,7 @@ def gather(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensor
 
 
 def scatter(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tensors: list[torch.Tensor]) -> None:
-    """The other way round."""
+    """Copy flat tensors, one per chunk, into the parameters."""
     for chunk, tensor in zip(chunks, tensors):
         at = 0
         for parameter, start, stop in chunk.pieces:
@@ -150,7 +152,7 @@ def scatter(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tenso
 
 
 def _flat(parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A parameter's elements in row-major order: its own memory, or a copy that has to be put back (channels_last)."""
+    """A parameter's elements in row-major order: a view, or a copy for _put_back() (channels_last)."""
     data = parameter.detach()
     if data.is_contiguous():
         return data.view(-1), None

@@ -1,4 +1,4 @@
-"""The exchanges of one shard, in a thread of their own: training goes on meanwhile, whatever happens to the host."""
+"""The exchanges of one shard in a background thread, so that training continues while its host is away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_roles.strategies.hogwild.delta_server import Holdings, Master, nu
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 CHIEF = 0
-"""The group that all start from, that knows who hosts what, and that ends last."""
+"""The group whose parameters all start from, which knows the host of each shard and ends last."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -34,7 +34,7 @@ class ExchangingGroup(Protocol):
 
 
 class ShardExchange(threading.Thread):
-    """Exchanges one shard with whoever hosts it, this group itself included; one exchange at a time."""
+    """Exchanges one shard with its host, which may be this group; one exchange at a time."""
 
     def __init__(self, group: ExchangingGroup, copy: ShardCopy) -> None:
         super().__init__(name=f"hogwild-shard-{copy.number}", daemon=True)
@@ -43,7 +43,7 @@ class ShardExchange(threading.Thread):
         self._connection: Connection | None = None
         self._host = -1
         self._generation = 0
-        """Of the host, when this connection was made."""
+        """The generation of the host when the connection was made."""
         self._closing = threading.Event()
         self._past_bytes = (0, 0)
 
@@ -82,7 +82,7 @@ class ShardExchange(threading.Thread):
             self._drop()
 
     def _exchange(self) -> None:
-        """Until it is done. Whoever hosts the shard may be away, come back, or leave it to another meanwhile."""
+        """Repeat attempts until the exchange is done. The host may be away, come back or change meanwhile."""
         pause, away_since = FIRST_PAUSE_S, 0.0
         while self._copy.under_way and not self._closing.is_set():
             try:
@@ -101,17 +101,17 @@ class ShardExchange(threading.Thread):
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _attempt(self) -> bool:
-        """Whether it is done. Raises PeerLost, and ProtocolError where it never will be."""
+        """Returns whether the exchange is done. Raises PeerLost, and ProtocolError if it can never be done."""
         copy, holdings = self._copy, self._group.holdings
         host = holdings.hosts[copy.number]
         if host == holdings.group:
-            return self._at_home(holdings.masters[copy.number])
-        connection = self._connection  # which close() takes away, from another thread
+            return self._exchange_locally(holdings.masters[copy.number])
+        connection = self._connection  # close() may clear it from another thread
         if connection is None or self._host != host:
             self._drop()
             self._host, self._generation = host, holdings.generation(host)
             connection = self._connection = self._group.calls.connect(host, ATTEMPT_S)
-            if self._closing.is_set():  # before there was anything to take away
+            if self._closing.is_set():  # close() came before the connection
                 self._drop()
                 return False
         header = {"op": "exchange", "shard": copy.number, "number": copy.exchanges, "base": copy.version}
@@ -136,7 +136,7 @@ class ShardExchange(threading.Thread):
             return False
         return True
 
-    def _at_home(self, master: Master) -> bool:
+    def _exchange_locally(self, master: Master) -> bool:
         copy = self._copy
         tensors = self._delta()
         with master.lock:
@@ -157,7 +157,7 @@ class ShardExchange(threading.Thread):
         return tensors
 
     def _has_moved(self) -> bool:
-        """Whether somebody else hosts the shard now; the chief's group knows."""
+        """Whether another group hosts the shard now, according to the chief's group."""
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:

@@ -1,10 +1,11 @@
-"""Distributed Hogwild: worker groups that train on their own, and exchange what they have learnt every few updates.
+"""Distributed Hogwild: worker groups train independently and exchange their updates asynchronously.
 
-Each group steps its own parameters with the script's own optimizer. Every `sync_every` updates it sends what they have
-moved since the last time, shard by shard, to the groups that host the shards' masters, and takes the masters' values
-home, while it goes on training. Inside a group of several workers gradients are averaged in each step, and its
-first rank exchanges for all. After Recht et al., Hogwild! (NIPS 2011), as Apache SINGA distributes it, but for one
-thing: no delta is lost (`hogwild_copy`) and none counts twice (`serving.deltas`).
+Each group steps its own parameters with the script's optimizer. Every `sync_every` updates it sends the change of each
+shard to the group that hosts the shard's master, and receives the master's value, while training continues. Inside a
+group of several workers gradients are averaged in each step, and the first rank exchanges for the group.
+
+After Recht et al., Hogwild! (NIPS 2011), distributed as in Apache SINGA, except that no delta is lost (`shard_copy`) or
+applied twice (`delta_server`).
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from torchyard_roles.strategies.hogwild.worker_group import WorkerGroup
 from torchyard_roles.strategies.single_process import SingleProcess
 
 ENDED = "hogwild/ended"
-"""In the join store, with a group's number behind it: it has ended."""
+"""Prefix of the join store keys of groups that have ended."""
 SAVE_WAIT_S = 2.0
 BEAT_S = 5.0
-"""How often the first rank tells the others of its group, while they wait for the end, that it is still there."""
+"""Interval of the first rank's messages to its group while it waits for the end."""
 TOGETHER_S = 10.0
 
 
 class Hogwild(Strategy):
-    """A rank of one of several worker groups. One group alone is a single process, or all_reduce."""
+    """A rank of one of several worker groups. For a single group the registry chooses another strategy."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None or environment.groups < 2:
-            raise ValueError("Hogwild is for trainers in two worker groups at least")
+            raise ValueError("Hogwild needs trainers in at least two worker groups")
         self._environment = environment
         self._peers = _first_ranks(environment)
         self._number = [group for group, _ in self._peers].index(environment.group)
@@ -61,17 +62,17 @@ class Hogwild(Strategy):
         self._store: JoinStore | None = None
         self._models: list[torch.nn.Module] = []
         self._entries: list[Entry] = []
-        """Of the parameters of all optimizers, in the order of distribute()."""
+        """The parameters of all optimizers, in the order of distribute()."""
         self._parameters: list[torch.nn.Parameter] = []
         self._shards: list[list[Chunk]] = []
         self._rest = PackedTensors(())
-        """Frozen parameters and buffers: all begin with the chief's, and then they are each group's own."""
+        """Frozen parameters and buffers, which start with the chief's values and are not exchanged later."""
         self._device = torch.device("cpu")
         self._step: int | None = None
-        """Of the last boundary; None before the first."""
+        """The step of the last boundary; None before the first."""
         self._due = 0
         self._finite: list[FiniteGradients] = []
-        """What watches the optimizers, in their order."""
+        """The checks of the optimizers, in their order."""
         self._finished = False
         self._exchange_s = self._wait_s = 0.0
 
@@ -100,19 +101,19 @@ class Hogwild(Strategy):
         self._models.append(model)
         inside = self._inside
         distributed = inside.distribute(model, optimizer, device)
-        # Several ranks look at the averages, which are the same on all of them.
+        # With several ranks the averages are checked, which are equal on all of them.
         on_nan = self._environment.options.on_nan
         watching = inside.finite[-1] if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
         self._finite.append(watching)
         return distributed
 
     def _meet(self) -> None:
-        """What all pairs exchange is known: one layout of them all, and a listener for the other groups."""
+        """Create the common layout of all models, and on the first rank the WorkerGroup."""
         environment = self._environment
         layout = Layout(tuple(self._entries))
         self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
         known = {id(parameter) for parameter in self._parameters}
-        models = torch.nn.ModuleList(self._models)  # which has each of their tensors once
+        models = torch.nn.ModuleList(self._models)  # yields each shared tensor once
         frozen = [parameter for parameter in models.parameters() if id(parameter) not in known]
         self._rest = PackedTensors([*frozen, *models.buffers()])
         if self._is_first:
@@ -153,22 +154,24 @@ class Hogwild(Strategy):
         elif self._is_alone and self._group is not None:
             self._group.boundary(step - self._step)
         else:
-            # All ranks of the group take over what has arrived at the same step: they stay equal to the last bit.
+            # All ranks of the group apply received values at the same step, so that they stay bitwise equal.
             self._due += step - self._step
             if self._due >= self._environment.options.sync_every:
                 self._due = 0
                 arrived = self._group.boundary(self._environment.options.sync_every) if self._group else []
-                self._share_inside(arrived)
+                self._broadcast_shards(arrived)
         self._step = step
         self._exchange_s = time.monotonic() - began - self._wait_s
 
     def flush(self, step: int) -> None:
-        """Nothing is held back; but no rank of any group may save what is no longer finite."""
+        """Check the gradients, since no rank may save parameters that are not finite."""
         self._check()
 
     def save(self, folder: Path, step: int) -> None:
-        """Bring what the other groups have learnt by now into the model. A group of several ranks has the last
-        exchange's, which all of them have."""
+        """Exchange once more, so that the checkpoint has recent updates of the other groups.
+
+        A group of several ranks saves the values of its last exchange, which all of its ranks have.
+        """
         self._check()
         if self._is_alone and self._group is not None and not self._finished and self._step is not None:
             self._group.exchange_within(SAVE_WAIT_S)
@@ -178,15 +181,14 @@ class Hogwild(Strategy):
             each.step = step
 
     def _check(self) -> None:
-        """Raises NotFinite where the last step's gradients on a GPU were not finite (nobody has looked yet), and what
-        has ended an exchange since the last boundary."""
+        """Raises NotFinite for the last step, whose flag on a GPU was not read yet, and errors of exchanges."""
         for each in self._finite:
             each.check()
         if self._group is not None:
             self._group.check()
 
     def statistics(self) -> dict[str, float]:
-        found = self._inside.statistics()  # of a group of several ranks: what averaging gradients takes
+        found = self._inside.statistics()  # of averaging gradients inside the group
         found["exchange_s"] = found.get("exchange_s", 0.0) + self._exchange_s
         found["wait_s"] = found.get("wait_s", 0.0) + self._wait_s
         skipped = sum(each.skipped for each in self._finite)
@@ -201,7 +203,7 @@ class Hogwild(Strategy):
         return self._number == CHIEF and not self._finished
 
     def finish(self) -> bool:
-        """The last exchanges. The chief waits until all other groups have ended: then it has the sum of all deltas."""
+        """The last exchanges. The chief waits until all other groups have ended, and then has the sum of all deltas."""
         if self._finished or not self._models:
             return False
         self._finished = True
@@ -218,7 +220,7 @@ class Hogwild(Strategy):
 
     def leave(self) -> None:
         if self._group is not None and self._step is not None and not self._finished:
-            # A stop: what was not exchanged yet is worth a moment, but no more, and ranks no longer meet.
+            # A stop: exchange pending updates within a time limit, without collectives inside the group.
             self._group.stop(self._environment.options.stop_grace_s / 3)
         self._abandon()
         self._inside.leave()
@@ -228,7 +230,7 @@ class Hogwild(Strategy):
         self._inside.abandon()
 
     def _abandon(self) -> None:
-        """End all threads and connections: none may be in the midst of something when the interpreter winds down."""
+        """End all threads and connections before the interpreter's shutdown."""
         self._finished = True
         if self._group is not None:
             self._group.close()
@@ -238,29 +240,28 @@ class Hogwild(Strategy):
             self._store = None
 
     def _begin(self) -> None:
-        """At the first boundary, when all pairs are known and a checkpoint has been loaded: from here on all have the
-        same parameters."""
+        """At the first boundary, when all models are known and a checkpoint is loaded: start the exchange."""
         self._meet()
         if self._group is not None:
             self._group.start()
         if not self._is_alone:
-            self._share_inside(list(range(len(self._shards))))
-            self._share_rest()
+            self._broadcast_shards(list(range(len(self._shards))))
+            self._broadcast_rest()
 
     def _ended_before(self) -> dict[int, int]:
-        """The groups that had ended when this one was started again, and in which generation: they can't say so."""
+        """The groups that had ended before this one was restarted, with their generations."""
         if self._store is None or not self._environment.generation:
             return {}
         groups = set(range(len(self._peers))) - {self._number}
-        said = {group: self._store.try_get(f"{ENDED}/{group}") for group in groups}
-        return {group: int(generation) for group, generation in said.items() if generation is not None}
+        ended = {group: self._store.try_get(f"{ENDED}/{group}") for group in groups}
+        return {group: int(generation) for group, generation in ended.items() if generation is not None}
 
-    # inside a group of several ranks
+    # Inside a group of several ranks
 
-    def _share_inside(self, shards: list[int]) -> None:
-        """Bring the first rank's values of these shards to the others, who need not know which."""
+    def _broadcast_shards(self, shards: list[int]) -> None:
+        """Broadcast these shards from the first rank; the other ranks may pass any list."""
         began = time.monotonic()
-        chosen = self._tell_inside([shard in shards for shard in range(len(self._shards))])
+        chosen = self._broadcast_flags([shard in shards for shard in range(len(self._shards))])
         self._wait_s += time.monotonic() - began
         for shard, is_chosen in enumerate(chosen):
             for chunk in self._shards[shard] if is_chosen else ():
@@ -272,22 +273,22 @@ class Hogwild(Strategy):
                 if not self._is_first:
                     scatter([chunk], self._parameters, [tensor])
 
-    def _share_rest(self) -> None:
+    def _broadcast_rest(self) -> None:
         if self._rest.bytes:
             row = self._rest.packed().to(self._device)
             dist.broadcast(row, src=0)
             if not self._is_first:
                 self._rest.unpack(row.cpu())
 
-    def _tell_inside(self, flags: list[bool]) -> list[bool]:
+    def _broadcast_flags(self, flags: list[bool]) -> list[bool]:
         tensor = torch.tensor(flags, dtype=torch.uint8, device=self._device)
         dist.broadcast(tensor, src=0)
         return [bool(flag) for flag in tensor.tolist()]
 
     def _drain_inside(self) -> None:
-        """The first rank drains; the others hear from it meanwhile, so that no collective waits long enough to fail."""
+        """drain() on the first rank, with periodic broadcasts so that no collective of the other ranks times out."""
         if self._group is None:
-            while not self._tell_inside([False])[0]:
+            while not self._broadcast_flags([False])[0]:
                 pass
         else:
             problems: list[BaseException] = []
@@ -295,16 +296,18 @@ class Hogwild(Strategy):
             thread.start()
             while thread.is_alive():
                 thread.join(BEAT_S)
-                self._tell_inside([not thread.is_alive()])
+                self._broadcast_flags([not thread.is_alive()])
             if problems:
                 raise problems[0]
-        self._share_inside(list(range(len(self._shards))))
+        self._broadcast_shards(list(range(len(self._shards))))
         _wait_for_all_ranks()
 
 
 def _wait_for_all_ranks() -> None:
-    """Until all ranks of the group have done their last collective: gloo fails on a rank that has not, when another
-    closes its connections. At most TOGETHER_S."""
+    """Wait until all ranks of the group have finished their last collective, at most TOGETHER_S.
+
+    gloo fails on a rank in a collective when another rank closes its connections.
+    """
     store = dist.distributed_c10d._get_default_store()
     with suppress(RuntimeError, RolesError):
         store.set(f"hogwild/finished/{dist.get_rank()}", "1")
@@ -314,12 +317,12 @@ def _wait_for_all_ranks() -> None:
 def _drain(group: WorkerGroup, problems: list[BaseException]) -> None:
     try:
         group.drain()
-    except BaseException as error:  # raised again by the thread that waits
+    except BaseException as error:  # raised again by the waiting thread
         problems.append(error)
 
 
 def _first_ranks(environment: Environment) -> list[tuple[int, tensor_connection.Peer]]:
-    """(group, where its first rank listens), in order of groups: the chief's first."""
+    """(group, address of its first rank) in the order of groups, the chief's first."""
     first: dict[int, tensor_connection.Peer] = {}
     for trainer in environment.peers.trainers:
         first.setdefault(trainer.group, tensor_connection.Peer(trainer.name, trainer.address, trainer.port))

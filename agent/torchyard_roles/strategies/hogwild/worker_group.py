@@ -1,15 +1,12 @@
-"""One worker group among the others: its start, its exchanges under way, and its parting.
+"""One worker group's exchanges with the other groups, through its first rank.
 
-Everything that a group does to the others goes through its first rank, in here. Nothing in here knows
-torch.distributed: the ranks of a group share what arrives in `hogwild`.
+This module does not use torch.distributed; `strategy` distributes received values to the other ranks of the group.
 
-A group's life:
-
-    start     the chief's group begins with its model; the others fetch the chief's. A group that was started again
-              fetches what the others have, and hosts its shard again from the newest view that anybody has.
-    boundary  between two steps: begins and applies exchanges; never waits.
-    drain     a last exchange of every shard. Then a group hands its shard to the chief's and ends, at once: nobody
-              waits for slower groups but the chief's, which ends last and then holds the sum of everything.
+    start     the chief's group begins with its model, and the others fetch it. A restarted group fetches the values of
+              the others, and restores its master from their newest view.
+    boundary  between two steps: begins and applies exchanges without waiting.
+    drain     a last exchange of every shard. A group then transfers its master to the chief's group and ends. Only the
+              chief's group waits for slower groups; it ends last and then has the sum of all deltas.
 """
 
 from __future__ import annotations
@@ -36,22 +33,30 @@ from torchyard_roles.strategies.hogwild.delta_server import (
     Master,
     View,
     empty_chunks,
-    say,
+    log,
 )
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 
 HOST_WAIT_S = 600.0
-"""How long a group that is gone is waited for where nothing can go on without it, as keepers wait for its host."""
+"""Longest wait for a lost group that is needed, as long as keepers wait for its host."""
 RECOVER_S = 12.0
-"""How long a group that was started again looks for the others: who is there, answers sooner."""
+"""How long a restarted group tries to reach the others; running groups answer sooner."""
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 
 
 class WorkerGroup:
-    """`peers`: the first rank of each group, in order of groups, this one's included; `listener` is at its address.
-    `model` is the layout's fingerprint and `shards` are its chunks, a list a group; `rest` is what is not exchanged."""
+    """The first rank of a worker group.
+
+    Args:
+        group: the number of this group.
+        peers: the first rank of each group, including this one.
+        listener: at the address of this group.
+        model: the fingerprint of the layout.
+        shards: the chunks of each group's shard.
+        rest: frozen parameters and buffers, which are not exchanged.
+    """
 
     def __init__(
         self,
@@ -90,29 +95,29 @@ class WorkerGroup:
 
     @property
     def peers(self) -> list[Peer]:
-        """The first rank of each group, as far as is known now."""
+        """The last known address of each group's first rank."""
         return self.holdings.peers
 
-    # starting
+    # Start
 
     def start(self) -> None:
-        """Have the parameters that all have, or those of the others' present. Raises RolesError where they cannot come.
+        """Start with the common parameters. Raises RolesError if they cannot be fetched.
 
-        The first group begins with the parameters as they are, unless it was started again and others have gone on.
+        The chief's group keeps its parameters, unless it was restarted and other groups have newer ones.
         """
         if self.group != CHIEF:
-            about = self._ask_the_chief()
+            about = self._ask_chief()
             for group in set(about["ended"]) - {self.group}:
                 self.holdings.end(int(group))
-            others = self._look_around() if self.generation else {CHIEF: about}
-            self._take_part(str(about["lineage"]), [int(host) for host in about["hosts"]], others)
-        elif self.generation and (others := self._look_around()):
+            others = self._ask_other_groups() if self.generation else {CHIEF: about}
+            self._enter(str(about["lineage"]), [int(host) for host in about["hosts"]], others)
+        elif self.generation and (others := self._ask_other_groups()):
             for about in others.values():
                 for shard, host in enumerate(about["hosts"]):
                     if host == CHIEF and shard != CHIEF:
-                        self.holdings.end(shard)  # it has handed over its shard
+                        self.holdings.end(shard)  # its master was transferred
             hosts = [CHIEF if shard in self.holdings.ended else shard for shard in range(len(self.peers))]
-            self._take_part(next(str(about["lineage"]) for about in others.values()), hosts, others)
+            self._enter(next(str(about["lineage"]) for about in others.values()), hosts, others)
         else:
             self._begin()
         for exchange in self._exchanges:
@@ -129,10 +134,10 @@ class WorkerGroup:
         self.holdings.copies.extend(self.copies)
         self.holdings.lineage = lineage
 
-    def _ask_the_chief(self) -> dict[str, Any]:
-        """Who hosts which, from the chief's group: once it has begun, or has found its way back. And begin with its
-        frozen parameters and buffers."""
-        began, said = time.monotonic(), False
+    def _ask_chief(self) -> dict[str, Any]:
+        """The state of the chief's group, once it has started or recovered; also loads its frozen parameters and
+        buffers."""
+        began, is_logged = time.monotonic(), False
         while True:
             why = "it has not yet called distribute() and begun to train"
             try:
@@ -146,13 +151,13 @@ class WorkerGroup:
             waited_s = time.monotonic() - began
             if waited_s > self.host_wait_s:
                 raise PeerLost(self.peers[CHIEF].name, self.peers[CHIEF].address, why)
-            if waited_s > SAY_WAITING_S and not said:
-                say(self.name, f"waiting for {self.peers[CHIEF].name}, which all start from: {why}.")
-                said = True
+            if waited_s > SAY_WAITING_S and not is_logged:
+                log(self.name, f"waiting for {self.peers[CHIEF].name}, which all start from: {why}.")
+                is_logged = True
             time.sleep(0.1)
 
-    def _look_around(self) -> dict[int, dict[str, Any]]:
-        """What the other groups say of themselves, of those that have something to go on with."""
+    def _ask_other_groups(self) -> dict[int, dict[str, Any]]:
+        """The state of each other group that has started."""
         missing = set(range(len(self.peers))) - {self.group} - set(self.holdings.ended)
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + self._recover_s
@@ -168,36 +173,36 @@ class WorkerGroup:
             if missing:
                 time.sleep(FIRST_PAUSE_S)
         for group in missing:
-            say(
+            log(
                 self.name, f"{self.peers[group].name} does not answer: what it alone knew is not waited for any longer."
             )
         if not answers and self.group == CHIEF:
-            say(self.name, "no other worker group has anything newer: all begin from this one's parameters.")
+            log(self.name, "no other worker group has anything newer: all begin from this one's parameters.")
         return answers
 
-    def _take_part(self, lineage: str, hosts: list[int], others: dict[int, dict[str, Any]]) -> None:
+    def _enter(self, lineage: str, hosts: list[int], others: dict[int, dict[str, Any]]) -> None:
         for shard, host in enumerate(hosts):
             self.holdings.move(shard, host)
             if host == self.group:
-                view = self._freshest(shard, others)
+                view = self._newest_view(shard, others)
                 self.holdings.masters[shard] = Master(view)
             else:
-                view = self.calls.view(host, shard) or self._freshest(shard, others)
+                view = self.calls.view(host, shard) or self._newest_view(shard, others)
             self.copies[shard].load(view)
         self._publish(lineage)
 
-    def _freshest(self, shard: int, others: dict[int, dict[str, Any]]) -> View:
-        """The newest view of a shard that any of the others has."""
+    def _newest_view(self, shard: int, others: dict[int, dict[str, Any]]) -> View:
+        """The newest view of a shard among the other groups."""
         for group in sorted(others, key=lambda group: int(others[group]["versions"][shard]), reverse=True):
             view = self.calls.view(group, shard)
             if view is not None:
                 return view
         raise RolesError(f"No worker group has shard {shard}: those that had it are gone.", "Start the run again.")
 
-    # in the midst of it
+    # Training
 
     def boundary(self, updates: int = 1) -> list[int]:
-        """Between two steps, `updates` after the last call: the shards whose parameters were brought up to date."""
+        """Begin and apply exchanges, `updates` steps after the last call; returns the updated shards."""
         self.check()
         arrived = []
         for copy in self.copies:
@@ -212,28 +217,28 @@ class WorkerGroup:
 
     @property
     def staleness(self) -> int:
-        """The most deltas of others that came in between two exchanges of a shard of this group's."""
+        """The largest number of other groups' deltas between two exchanges of a shard."""
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far, but for what starting took from others."""
+        """Bytes sent and received so far, without those of the start."""
         sent, received = self._server.traffic()
         for exchange in self._exchanges:
             sent, received = sent + exchange.traffic()[0], received + exchange.traffic()[1]
         return sent, received
 
     def fail(self, error: RolesError) -> None:
-        """From a link: training cannot go on; said at the next boundary."""
+        """Called by an exchange that cannot continue; check() raises the error."""
         self._error = self._error or error
 
     def check(self) -> None:
-        """Raises what fail() was told."""
+        """Raises the error of fail()."""
         if self._error is not None:
             raise self._error
 
     def adopt_orphan(self, shard: int) -> None:
-        """Host a shard whose group does not come back: the chief's group does so for all."""
-        say(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from here on.")
+        """Host the shard of a lost group. Only the chief's group does so."""
+        log(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from here on.")
         own = self.copies[shard]
         tensors = empty_chunks(self.holdings.shards[shard])
         version, applied = own.read(tensors)
@@ -246,11 +251,10 @@ class WorkerGroup:
                 best = view
         self.holdings.adopt(shard, best)
 
-    # parting
+    # End
 
     def exchange_within(self, limit_s: float) -> None:
-        """As `exchange_all`, but for what has not come back by then: that goes on by itself. Raises RolesError where it
-        never will."""
+        """exchange_all() with a time limit; unfinished exchanges continue in the background. Raises RolesError."""
         deadline = time.monotonic() + limit_s
         self.check()
         for copy in self.copies:
@@ -265,32 +269,32 @@ class WorkerGroup:
         self.check()
 
     def drain(self) -> None:
-        """The last exchanges. Returns when this group may end; the chief's, when its parameters are the sum of all."""
+        """The last exchanges. The chief's group also waits for all others, and then has the sum of all deltas."""
         self.exchange_all()
         if self.group != CHIEF:
-            self._hand_over()
+            self._transfer_masters()
             return
-        self._wait_for_the_others()
+        self._wait_for_other_groups()
         self.exchange_all()
 
     def stop(self, limit_s: float) -> None:
-        """Part at once, as all do: what can be exchanged and handed over within `limit_s` is."""
+        """drain() with a time limit, for a run that is stopped."""
         thread = threading.Thread(target=self._drain_quietly, name="hogwild-stop", daemon=True)
         thread.start()
         thread.join(limit_s)
 
     def _drain_quietly(self) -> None:
-        with suppress(RolesError):  # others stop too, and may be gone first
+        with suppress(RolesError):  # other groups may stop first
             self.drain()
 
     def close(self) -> None:
-        """End all threads and connections."""
+        """Close all connections and end all threads."""
         for exchange in self._exchanges:
             exchange.close()
         self._server.close()
 
     def exchange_all(self) -> None:
-        """One exchange of every shard, with all local updates so far; returns when they are done."""
+        """Exchange every shard with all local updates so far, and wait."""
         for copy in self.copies:
             self._wait(copy)
             if copy.has_arrived:
@@ -309,22 +313,22 @@ class WorkerGroup:
                 raise PeerLost(host.name, host.address, "its worker group did not come back")
         self.check()
 
-    def _hand_over(self) -> None:
+    def _transfer_masters(self) -> None:
         for shard, master in self.holdings.masters.items():
             tensors = empty_chunks(self.holdings.shards[shard])
             with master.lock:
                 if master.moved_to is not None:
                     continue
-                # From here on it takes no more deltas: the callers ask again, until they hear where it is.
+                # The master accepts no more deltas; callers repeat their requests until they get its new host.
                 master.moved_to = IN_TRANSIT
                 master.read(tensors)
             header = {"op": "adopt", "shard": shard, "version": master.version, "lineage": self.holdings.lineage}
-            self._tell_the_chief({**header, "applied": list(master.applied.items())}, tensors)
+            self._send_to_chief({**header, "applied": list(master.applied.items())}, tensors)
             master.moved_to = CHIEF
             self.holdings.move(shard, CHIEF)
-        self._tell_the_chief({"op": "ended"}, [])
+        self._send_to_chief({"op": "ended"}, [])
 
-    def _tell_the_chief(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+    def _send_to_chief(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         deadline = time.monotonic() + self.host_wait_s
         while True:
             try:
@@ -336,8 +340,8 @@ class WorkerGroup:
                     raise
             time.sleep(FIRST_PAUSE_S)
 
-    def _wait_for_the_others(self) -> None:
-        """Until every other group has ended, or was away for `host_wait_s`."""
+    def _wait_for_other_groups(self) -> None:
+        """Wait until every other group has ended or was unreachable for `host_wait_s`."""
         holdings = self.holdings
         now, gone = time.monotonic(), dict(holdings.gone)
         heard = {group: gone.get(group, now) for group in range(len(self.peers)) if group != self.group}

@@ -1,4 +1,4 @@
-"""One chunk on a server: its parameters and optimizer, and the gradients that a round has brought so far."""
+"""The state of one chunk on a server: parameters, optimizer, and the gradients of open rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_roles.strategies.parameter_server.push_rounds import Push, Round
 
 
 class Delivery(NamedTuple):
-    """What is to be sent to one member of a group."""
+    """A message to one member of a group."""
 
     group: int
     rank: int
@@ -34,21 +34,21 @@ class Sum:
         self.round = one
         self.total: torch.Tensor | None = None
         self.waiting: dict[int, Contribution] = {}
-        """In rank order only: arrived, but an earlier rank has not."""
+        """In rank order only: contributions whose earlier ranks are missing."""
         self.arrived: list[Contribution] = []
         self.counted = 0
-        """Contributions in `total` and those that are void or bare."""
+        """The number of summed contributions, including void and bare ones."""
         self.is_held = False
         self.square = 0.0
-        """While it is held: the squared norm of the mean gradient."""
+        """While held: the squared norm of the mean gradient."""
         self.waited = 0.0
-        """While it is held: seconds from its first member to its last."""
+        """While held: seconds from the first member to the last."""
         self.ready: dict[int, Delivery] | None = None
-        """By rank, once it has been stepped with: what those who have not asked yet are to get."""
+        """After the step: deliveries for ranks that have not requested them yet."""
 
 
 class ChunkState:
-    """One chunk's parameters, a leaf tensor for each of its pieces, and their optimizer."""
+    """One chunk's parameters, with a leaf tensor for each piece, and their optimizer."""
 
     def __init__(self, chunk: Chunk, layout: Layout, optimizer: str, options: remote_optimizer.Arguments) -> None:
         self.chunk = chunk
@@ -56,7 +56,7 @@ class ChunkState:
         self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype))
         self.sums: dict[tuple[int, int], Sum] = {}
         self.changes: dict[tuple[int, int], torch.Tensor] = {}
-        """By group and round: what the script has made of the parameters, from which that round steps."""
+        """By (group, round): parameters that the script has changed, from which the round steps."""
         self._shaped = layout.whole_parameters
         self._layout = layout
         self._name = optimizer
@@ -67,11 +67,11 @@ class ChunkState:
 
     @property
     def names(self) -> list[str]:
-        """Of the parameters that it has pieces of."""
+        """The names of its parameters."""
         return [self._layout.entries[piece.parameter].name for piece in self.chunk.pieces]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """A flat tensor of the chunk cut into its pieces; in the parameters' shapes where none is cut."""
+        """Views of a flat tensor, one per piece; in the shapes of whole parameters."""
         views, start = [], 0
         for piece in self.chunk.pieces:
             view = flat[start : start + piece.elements]
@@ -90,14 +90,14 @@ class ChunkState:
             leaf.grad = None
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Take up what Shard.state() has of it."""
+        """Restore the chunk from Shard.state()."""
         with torch.no_grad():
             self.parameters.copy_(saved["parameters"])
-        self.forget()
+        self.reset_optimizer()
         whole = self.optimizer.state_dict()
         self.optimizer.load_state_dict({**whole, "state": saved["optimizer"]})
 
-    def forget(self) -> None:
-        """The optimizer as new."""
+    def reset_optimizer(self) -> None:
+        """Replace the optimizer by a new one."""
         self.optimizer = remote_optimizer.build(self._name, self.options, self.leaves)
         self._step = remote_optimizer.bare_step(self.optimizer)

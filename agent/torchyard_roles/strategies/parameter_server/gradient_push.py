@@ -1,4 +1,4 @@
-"""What a worker pushes: its gradients of a step, or the sum of those since its last push; finite ones only."""
+"""The gradients that a worker pushes: of one step, or the sum since its last push. Only finite ones are pushed."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torchyard_roles.errors import NotFinite, UsageProblem
 from torchyard_roles.strategies.finite_gradients import all_finite
 
 Marks = dict[int, tuple[torch.Tensor, int]]
-"""By the parameter's number, its gradient and that one's version counter."""
+"""(gradient, its version counter) by the number of the parameter."""
 
 _MARK = "_accumulated_at"
-"""Attribute of a gradient: its version counter when it was accumulated last."""
+"""Attribute of a gradient: its version counter after the last accumulation."""
 
 
-class Untouched:
-    """Holds what a script may not do between backward() and step() in a group of several workers.
+class LocalGradientGuard:
+    """Detects changes of gradients and parameters between backward() and step() in a group of several workers.
 
-    There the servers average in the step: a script that reads or changes `.grad` before it has the worker's own, and
-    would go another way than with averages. Clipping and the like are found by the gradients' version counters, and
-    parameters that were moved for another backward pass and brought back by the parameters'.
+    The servers average the gradients in the step, so until then `.grad` has local gradients, and a change such as
+    clipping has another result than with averages. Version counters of gradients show such changes; those of
+    parameters show parameters that were moved for a second backward pass and moved back.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer: Any = optimizer
         self._watched: dict[int, tuple[str, torch.nn.Parameter]] = {}
         self._versions: dict[int, int] = {}
-        """Of the parameters, when this step's first gradient came."""
+        """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """From now on. Those that are watched already stay so."""
+        """Start to watch parameters that are not watched yet."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter
@@ -44,21 +44,24 @@ class Untouched:
         setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def installed(self) -> None:
-        """The parameters have come from the servers, which may be between a backward pass and its step: the gradients
-        that another pair's loss has left here are old ones."""
+        """Parameters were received from the servers, possibly between a backward pass of another pair and this step."""
         if self._versions:
             self._versions = {key: each._version for key, (_, each) in self._watched.items()}
 
     def allow(self) -> None:
-        """The gradients are meant to be as they are now."""
+        """Accept the current gradients, which clip_gradients() has changed."""
         for _, parameter in self._watched.values():
             if hasattr(parameter.grad, _MARK):
                 setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def check(self, changed: Callable[[], Sequence[int]], *, may_be_unscaled: bool = False) -> None:
-        """Raises UsageProblem. `changed` gives the numbers of the parameters that hold something else than after the
-        last step: the servers are told those, and they are asked for only where a version counter says so.
-        `may_be_unscaled`: outside step() a GradScaler does not say whether it was asked."""
+        """Raises UsageProblem for a change that the servers cannot see.
+
+        Args:
+            changed: returns the numbers of parameters with other values than after the last step, which are sent to
+                the servers. Called only if a version counter has changed.
+            may_be_unscaled: outside step() it is unknown whether a GradScaler has unscaled the gradients.
+        """
         found = getattr(self._optimizer, "found_inf", None) is not None
         is_unscaled = found and getattr(self._optimizer, "grad_scale", None) is None
         more = {0, 1} if may_be_unscaled else {int(is_unscaled)}
@@ -67,7 +70,7 @@ class Untouched:
             gradient = parameter.grad
             mark = getattr(gradient, _MARK, None)
             is_touched = gradient is not None and mark is not None and gradient._version - mark not in more
-            if is_touched and bool(gradient.any()):  # zero_grad() may leave zeros
+            if is_touched and bool(gradient.any()):  # zero_grad() may set zeros
                 raise UsageProblem(
                     f"The gradient of {name} was changed between backward() and step(), but it is this worker's own "
                     "there: the parameter servers average in the step.",
@@ -84,10 +87,9 @@ class Untouched:
 
 
 class Gradients:
-    """Of a worker's parameters, called `names`; both may grow.
+    """The gradients of one worker. `names` and `parameters` may grow.
 
-    `skips`: what is not finite counts for nothing, instead of raising. `sums`: what is pushed is the sum over several
-    steps.
+    `skips`: skip steps with gradients that are not finite, instead of raising. `sums`: push sums over several steps.
     """
 
     def __init__(
@@ -109,12 +111,12 @@ class Gradients:
 
     def prepare(self, step: int) -> bool:
         """Whether this step's count for nothing. Raises NotFinite where the topology wants that."""
-        found = getattr(self._optimizer, "found_inf", None)  # GradScaler's, for the time of this step
+        found = getattr(self._optimizer, "found_inf", None)  # set by a GradScaler during this step
         if found is not None:
             if bool(found):
                 return True
             scale = getattr(self._optimizer, "grad_scale", None)
-            if scale is not None:  # the script has not called its unscale_()
+            if scale is not None:  # the script has not called unscale_()
                 for parameter in self._parameters:
                     if parameter.grad is not None:
                         parameter.grad.div_(scale.to(parameter.grad.device))
@@ -133,12 +135,12 @@ class Gradients:
         )
 
     def prepare_void(self, step: int) -> None:
-        """The same for what are known not to be finite."""
+        """prepare() for gradients that are known not to be finite."""
         if not self._skips and not bool(getattr(self._optimizer, "found_inf", None) or False):
             self.prepare(step)
 
     def check_unscaled(self) -> None:
-        """Raises UsageProblem where those that were clipped had a GradScaler's scale in them."""
+        """Raises UsageProblem if the clipped gradients had the scale of a GradScaler."""
         if getattr(self._optimizer, "grad_scale", None) is not None:
             raise UsageProblem(
                 "clip_gradients() was called on gradients that a GradScaler has scaled.",
@@ -146,7 +148,7 @@ class Gradients:
             )
 
     def are_finite(self) -> bool:
-        """This worker's own. Raises UsageProblem for sparse ones."""
+        """Whether the local gradients are finite. Raises UsageProblem for sparse ones."""
         gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
         for name, gradient in gradients:
             if gradient.is_sparse:
@@ -157,26 +159,26 @@ class Gradients:
         return bool(all_finite([gradient for _, gradient in gradients]))
 
     def now(self, *, void: bool = False) -> list[torch.Tensor | None]:
-        """This step's, one a parameter."""
+        """The gradients of this step, one per parameter."""
         return [None if void else parameter.grad for parameter in self._parameters]
 
     def marks(self) -> Marks:
-        """This step's, to be compared with those of later."""
+        """Marks of the current gradients, for are_marked()."""
         return {n: (each, each._version) for n, each in enumerate(self.now()) if each is not None}
 
     def are_marked(self, marks: Marks) -> bool:
-        """Whether they still are those of marks(), unchanged."""
+        """Whether the gradients are unchanged since marks()."""
         now = self.marks()
         return now.keys() == marks.keys() and all(
             each is marks[number][0] and version == marks[number][1] for number, (each, version) in now.items()
         )
 
     def are_others(self, marks: Marks) -> bool:
-        """Whether none of those of marks() is left."""
+        """Whether no gradient of marks() is left."""
         return not any(number in marks and each is marks[number][0] for number, (each, _) in self.marks().items())
 
     def add(self, *, void: bool) -> None:
-        """This step's to those that are held back."""
+        """Add the gradients of this step to the pending sum."""
         assert self._sums is not None
         for number, gradient in enumerate(self.now(void=void)):
             if gradient is not None:
@@ -185,11 +187,11 @@ class Gradients:
 
     @property
     def holds_back(self) -> bool:
-        """Whether there are gradients that were not pushed yet."""
+        """Whether there is a pending sum."""
         return bool(self._sums)
 
     def take(self) -> list[torch.Tensor | None]:
-        """What was held back, to be pushed now: the caller's from here on."""
+        """Remove and return the pending sum."""
         assert self._sums is not None
         taken, self._sums = self._sums, {}
         return [taken.get(number) for number in range(len(self._parameters))]

@@ -1,4 +1,4 @@
-"""Whether a shard fits into a host's memory, before anything trains."""
+"""The check whether a shard fits into the host's memory, before training."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ MIB = 1024 * 1024
 
 
 def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes this process may still take: the host's, or fewer by its cgroup (v2); no bound where nobody knows."""
+    """Free memory of the host in bytes, limited by the cgroups (v2) of this process; sys.maxsize if unknown."""
     left = sys.maxsize
     try:
         for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("MemAvailable:"):
                 left = int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
-        pass  # another system than Linux
+        pass  # not Linux
     for folder in _own_cgroups(cgroups):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
         if limit is not None and used is not None:
@@ -25,7 +25,7 @@ def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/
 
 
 def _own_cgroups(root: Path) -> list[Path]:
-    """This process's cgroup and all above it: the tightest limit binds."""
+    """The cgroup of this process and its ancestors, each of which may have a limit."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -43,7 +43,7 @@ def _number(path: Path) -> int | None:
 
 
 def shortage(name: str, parts: dict[str, int], left: int) -> str:
-    """A sentence where what is needed is more than what is left, else empty. All in bytes."""
+    """A message if the sum of `parts` exceeds `left` (in bytes), else an empty string."""
     needed = sum(parts.values())
     if needed <= left:
         return ""

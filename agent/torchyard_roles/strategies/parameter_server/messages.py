@@ -1,29 +1,29 @@
-"""What workers and parameter servers say to each other, beside tensors: headers as values, and JSON as a payload.
+"""Messages between workers and parameter servers: the protocol, headers of pushes, and JSON payloads.
 
 worker                                              server
   introduction: name, pair, group, rank, size … ->
                                                  <- ready, round
   describe (chief: begin) + fingerprint, options ->
-                                                 <- begun (keeps) | joined | failed (sentence)
-  assign chunk + parameters …, open              ->                     chief only, where the server is new
+                                                 <- begun (keeps) | joined | failed (message)
+  assign chunk + parameters …, open              ->                     chief only, if the server is new
   pull chunk                                     ->
                                                  <- params chunk + parameters
-  options + JSON, buffers + bytes                ->                     where they have changed
+  options + JSON, buffers + bytes                ->                     if they have changed
   push chunk, round, base + gradient             ->
                                                  <- params chunk, outcome, waited + parameters
-                                                 <- refused (sentence) where members do not fit together
-  add + fingerprint, options, checksums          ->                     where the optimizer was given more parameters
-                                                 <- add (assign) | failed (sentence)
-assign chunk + parameters …, added chunks      ->                     where the server is to be given them
+                                                 <- refused (message) if members do not correspond
+  add + fingerprint, options, checksums          ->                     if the optimizer has new parameters
+                                                 <- add (assign) | failed (message)
+  assign chunk + parameters …, added chunks      ->                     if the server lacks them
                                                  <- added
-set chunk, round + parameters, push (changed) … ->                    where the script has changed them by itself
-push (hold) chunk, round, base + gradient      ->                     where gradients are clipped
+  set chunk, round + parameters, push (changed) … ->                    if the script has changed them
+  push (hold) chunk, round, base + gradient      ->                     if gradients are clipped
                                                  <- held chunk, round, square
   scale round, factor                            ->
                                                  <- params chunk, outcome + parameters, for all chunks
   save step, restore step                        ->
                                                  <- saved, restored
-  rest                                           ->                     chief only, when it has done all its steps
+  rest                                           ->                     chief only, after its last step
                                                  <- rest: the groups that still train
   bye                                            ->
 """
@@ -40,9 +40,9 @@ from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.parameter_server.push_rounds import Push
 
 IN_FLIGHT = 4
-"""Chunks a worker may have pushed without an answer; both sides count with it."""
+"""Largest number of chunks without an answer; both sides use it."""
 MAX_TEXT = 64 * 1024 * 1024
-"""Bytes of JSON in a payload: the description of a model with some hundred thousand parameters."""
+"""Largest JSON payload in bytes, enough for a model with some hundred thousand parameters."""
 
 
 class Refusal(Exception):
@@ -50,12 +50,12 @@ class Refusal(Exception):
 
 
 def text_of(value: Any) -> torch.Tensor:
-    """JSON as a tensor of bytes, for what may be longer than a header."""
+    """JSON as a tensor of bytes, for values that may exceed a header."""
     return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
 
 
 def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
-    """The JSON that follows a header. Raises ProtocolError for anything else."""
+    """Receive the JSON payload of a header. Raises ProtocolError."""
     size = header.get("bytes", 0)
     if not 0 < size <= MAX_TEXT:
         raise ProtocolError(f"{connection.peer} announced {size} bytes of text; at most {MAX_TEXT} are taken.")
@@ -68,7 +68,7 @@ def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
 
 
 def header_of(push: Push) -> dict[str, Any]:
-    """Of one chunk; its member is known by its connection."""
+    """The header of a push; the member is known by its connection."""
     header: dict[str, Any] = {"op": "push", "chunk": push.chunk, "round": push.round, "base": push.base}
     if push.void:
         header["void"] = True
@@ -88,7 +88,7 @@ def header_of(push: Push) -> dict[str, Any]:
 
 
 def push_of(header: dict[str, Any], group: int, rank: int, generation: int) -> Push:
-    """The other way round. Raises ValueError for a header that is none."""
+    """The push of a header. Raises ValueError."""
     try:
         return Push(
             group=group,

@@ -1,26 +1,32 @@
-"""Which parameters the training script has changed by itself, outside optimizer.step(): clamped, scaled, loaded.
+"""Detection of parameters that the script changes outside optimizer.step(), for example by clamping or loading.
 
-Each parameter is compared with a copy of what the last step left in it, bit by bit. Tensors' version counters cannot
-tell, since changes through `.data` do not count there. The copy lies beside the parameter, in its device's memory; to
-compare and to copy in a step takes 0.14 core-seconds per GB of parameters on the CPU that this was measured on.
+Each parameter is compared bitwise with a copy from after the last step, which is on the same device. Version counters
+are not sufficient, since changes through `.data` do not count. Comparing and copying takes 0.14 core-seconds per GB of
+CPU parameters and step.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import time
 import zlib
 from collections.abc import Sequence
 
 import torch
 
-from torchyard_roles.errors import UsageProblem
+from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import StoreLost, StoreTimeout, UsageProblem
 
+LAST_CHECK_S = 30.0
+"""Longest wait of a group's first worker for the parameters of the others, at the end."""
 WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes of an element: NaNs are equal to themselves as whole numbers."""
+"""Integer dtypes by element size, for bitwise comparisons in which NaN equals itself."""
 
 
 class InstalledParameters:
-    """What the parameters called `names` held after the last step. Both sequences may grow."""
+    """Copies of the parameters after the last step. `names` and `parameters` may grow."""
 
     def __init__(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
         self._names = names
@@ -28,10 +34,10 @@ class InstalledParameters:
         self._values: list[torch.Tensor] = []
 
     def note(self) -> None:
-        """A step has ended, or something else has installed parameters: what they hold is no change of the script's.
+        """Copy the parameters, after a step or another update that is not the script's.
 
-        Autograd hears of those that are new, as it does of an optimizer's steps: what was received into a parameter's
-        own memory has counted nowhere. A parameter that no step has changed can still be in a graph.
+        Version counters of changed parameters are incremented, since receiving into a parameter's memory does not count
+        for autograd. Unchanged parameters may still be in a graph.
         """
         for number, parameter in enumerate(self._parameters):
             value = parameter.detach()
@@ -44,7 +50,7 @@ class InstalledParameters:
                 torch.autograd.graph.increment_version(parameter)
 
     def check(self) -> None:
-        """Raises UsageProblem for a parameter that has another shape, dtype or device than when note() was called."""
+        """Raises UsageProblem for a parameter whose shape, dtype or device has changed since note()."""
         for name, parameter, noted in zip(self._names, self._parameters, self._values):
             if not _fits(parameter, noted):
                 raise UsageProblem(
@@ -53,8 +59,10 @@ class InstalledParameters:
                 )
 
     def changed(self) -> list[int]:
-        """Numbers of the parameters that hold something else than when note() was called, but for those that check()
-        finds: a script may move or round its model when it has trained it."""
+        """The numbers of parameters that have changed since note(), except those for which check() raises.
+
+        A script may move or convert its model after training.
+        """
         return [
             number
             for number, (parameter, noted) in enumerate(zip(self._parameters, self._values))
@@ -62,8 +70,38 @@ class InstalledParameters:
         ]
 
 
+def compare_at_end(environment: Environment, pair: int, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Compare the parameters of a synchronous group's workers after the last step.
+
+    What a script changes then reaches no server, so all workers must change it alike. The first worker compares, and
+    waits at most LAST_CHECK_S. Raises UsageProblem there.
+    """
+    if environment.options.backup_workers > 0 or not environment.store or not environment.key:
+        return
+    own = str([checksum(each.detach().cpu().contiguous()) for each in parameters]).encode()
+    key = f"finish/{environment.gang}/{environment.generation}/{pair}"
+    store = JoinStore.of(environment)
+    try:
+        if environment.group_rank > 0:
+            store.set(f"{key}/{environment.group_rank}", hashlib.sha256(own).digest())
+            return
+        deadline = time.monotonic() + LAST_CHECK_S
+        for rank in range(1, environment.group_size):
+            theirs = store.get(f"{key}/{rank}", max(0.0, deadline - time.monotonic()))
+            if theirs != hashlib.sha256(own).digest():
+                raise UsageProblem(
+                    "The workers end with different parameters: something other than the optimizer that "
+                    "distribute() was given has changed them after its last step, and not alike.",
+                    "Give every optimizer to distribute(), or set strategy.kind to all_reduce.",
+                )
+    except (StoreTimeout, StoreLost):
+        print("torchyard: the workers' parameters were not compared at the end: one did not come.", flush=True)
+    finally:
+        store.close()
+
+
 def checksum(values: torch.Tensor) -> int:
-    """Of a contiguous tensor on the CPU."""
+    """The CRC-32 of a contiguous CPU tensor."""
     size = values.numel() * values.element_size()
     return zlib.crc32((ctypes.c_char * size).from_address(values.data_ptr())) if size else 0
 

@@ -1,13 +1,12 @@
-"""Which pushes belong together, which count, and which come too late. Pure bookkeeping, without a tensor.
+"""Bookkeeping of pushes without tensors: which belong to one round, which count, and which are late.
 
-A *round* is one push of every member of a worker group: the group's step, as one server sees it. A server closes a
-round's set when as many members as it needs have delivered their first chunk: all of them, or all but the backup
-workers, of those that have not said goodbye. Whoever comes later is told the newest parameters and counted; its
-gradients count nowhere.
+A *round* is one push of every member of a worker group, that is one step of the group on one server. A server closes a
+round when enough members have sent their first chunk: all members that have not left, without the backup workers. A
+later push is answered with the newest parameters and counted as late; its gradients are dropped.
 
-    version      of a server: how many rounds it has accepted, of all groups
-    base         the version that a push's gradients were computed from, as the member was told it
-    staleness    version − base, when the round is complete; above the bound the round is dropped
+    version      of a server: the number of accepted rounds of all groups
+    base         the version from which the gradients of a push were computed
+    staleness    version − base when the round is complete; above the bound the round is dropped
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from typing import NamedTuple
 
 ACCEPTED = "accepted"
 STALE = "stale"
-"""Older than the bound: dropped."""
+"""Above the bound of staleness: dropped."""
 LATE = "late"
-"""Not among the first of its round: dropped."""
+"""After its round was closed: dropped."""
 VOID = "void"
-"""None of its round's members had finite gradients: skipped."""
+"""No member of the round had finite gradients: skipped."""
 NEWEST = "newest"
-"""The answer to a pull, which pushes nothing."""
+"""The outcome of a pull."""
 
 
 class Rules(NamedTuple):
-    """What the strategy's options say about pushes."""
+    """The strategy's options for pushes."""
 
     groups: int = 1
     max_staleness: int = 16
-    """Versions."""
+    """In versions."""
     backup_workers: int = 0
     warm_start_steps: int = 0
     in_rank_order: bool = True
 
 
 class Push(NamedTuple):
-    """One chunk of one member's push, as its header says."""
+    """The header of one chunk of one member's push."""
 
     group: int
     rank: int
@@ -49,19 +48,19 @@ class Push(NamedTuple):
     chunk: int
     base: int
     void: bool = False
-    """No gradient, on purpose: it was not finite, or AMP's scaler skips the step."""
+    """Sent without a gradient: it was not finite, or a GradScaler skips the step."""
     absent: frozenset[int] = frozenset()
-    """Pieces of the chunk without a gradient on this member."""
+    """Pieces of the chunk that have no gradient on this member."""
     wants: bool = True
-    """Whether the new parameters are to be sent back."""
+    """Whether the member wants the new parameters."""
     bare: bool = False
-    """All pieces absent: nothing follows the header."""
+    """All pieces are absent, so the header has no payload."""
     hold: bool = False
-    """The sum is not stepped with before its factor is known (clipping by the norm of all gradients)."""
+    """The server waits for a factor before it steps with the sum (clipping by norm)."""
     clip: float | None = None
-    """The elements of the mean gradient are brought to between -`clip` and `clip`, if it is given."""
+    """The limit for elements of the mean gradient, or None."""
     changed: int | None = None
-    """The checksum of the chunk on this member, where its script has changed it since the last step."""
+    """The checksum of the chunk on this member, if its script has changed it since the last step."""
 
 
 @dataclass
@@ -70,41 +69,41 @@ class Round:
 
     number: int
     members: set[int] = field(default_factory=set)
-    """Ranks whose gradients count."""
+    """The ranks whose gradients count."""
     base: int = 0
-    """The oldest of theirs."""
+    """The oldest base of the members."""
     voids: int = 0
     closed: bool = False
-    """Whether its set is complete: nobody else's gradients will count."""
+    """Whether no further members are accepted."""
     chunks_left: int = 0
     outcome: str = ""
     """Empty until the first chunk is complete."""
     version: int = 0
-    """What its members are told as their next base."""
+    """The version that its members get as their next base."""
     staleness: int = 0
 
 
 @dataclass
 class Group:
-    """One worker group on one server, in its present generation."""
+    """One worker group on one server, in its current generation."""
 
     size: int
     generation: int = 0
     rounds: dict[int, Round] = field(default_factory=dict)
-    """Those not yet complete in all chunks."""
+    """Rounds with incomplete chunks, by number."""
     closed: int = 0
-    """The highest round whose set is closed."""
+    """The highest closed round."""
     late: dict[int, int] = field(default_factory=dict)
-    """By rank, the last round that it was too late for."""
+    """By rank, the last round for which it was late."""
     left: set[int] = field(default_factory=set)
-    """Ranks that have said goodbye."""
+    """Ranks that have left."""
     added: set[int] = field(default_factory=set)
-    """Chunks of parameters that its optimizer has been given later."""
+    """Chunks of parameters that were added later."""
 
 
 @dataclass
 class Outcomes:
-    """How often each has come: of a worker's pushes, or of a server's rounds."""
+    """Counts of outcomes: of a worker's pushes, or of a server's rounds."""
 
     accepted: int = 0
     stale: int = 0
@@ -112,7 +111,7 @@ class Outcomes:
     void: int = 0
 
     def count(self, outcome: str) -> None:
-        """One more; what is none of the four (NEWEST) counts as nothing."""
+        """Count an outcome, except NEWEST."""
         self.accepted += outcome == ACCEPTED
         self.stale += outcome == STALE
         self.late += outcome == LATE
@@ -125,28 +124,28 @@ class Outcomes:
 
 @dataclass
 class Counts(Outcomes):
-    """What a server has seen since it began or was restored, in rounds (late ones: in pushes)."""
+    """Counts of a server since its start or restore, in rounds (late ones in pushes)."""
 
     by_group: dict[int, int] = field(default_factory=dict)
-    """Accepted ones."""
+    """Accepted rounds by group."""
 
 
 class Ledger:
-    """All groups of one server."""
+    """The rounds of all groups on one server."""
 
     def __init__(self, rules: Rules, chunks: int) -> None:
         self.rules = rules
         self.version = 0
         self.counts = Counts()
         self.staleness = 0
-        """Of the newest round."""
+        """The staleness of the newest round."""
         self.is_over = False
-        """Whether the chief has done all its steps, and only waits for the other groups."""
+        """Whether the chief has finished its steps and waits for the other groups."""
         self._chunks = chunks
         self._groups: dict[int, Group] = {}
 
     def enter(self, group: int, size: int, generation: int) -> bool:
-        """A member has come. Whether it is the first of a newer generation, which replaces the older one's rounds."""
+        """Add a member; returns whether it starts a new generation, which discards the rounds of the old one."""
         known = self._groups.get(group)
         if known is not None and known.generation >= generation:
             return False
@@ -157,7 +156,7 @@ class Ledger:
         return self._groups.get(number)
 
     def begin(self, push: Push) -> Round | None:
-        """The round that this chunk counts in; None where it comes too late, or from another generation."""
+        """The round in which this chunk counts; None if it is late or from another generation."""
         group = self._groups.get(push.group)
         if group is None or group.generation != push.generation:
             return None
@@ -177,17 +176,17 @@ class Ledger:
         return one
 
     def add(self, group: int, chunks: Iterable[int]) -> None:
-        """A member of the group pushes these as well from its next round on, and all others do."""
+        """The members of the group also push these chunks from their next round on."""
         self._groups[group].added.update(chunks)
 
     def pushing(self, group: int) -> set[int]:
-        """Members that have begun to push a round which is not complete in all chunks."""
+        """The members of rounds that are not complete."""
         known = self._groups.get(group)
         rounds = list(known.rounds.values()) if known is not None else []
         return {rank for one in rounds for rank in one.members}
 
     def added(self, group: int) -> set[int]:
-        """What its members push beside the first chunks."""
+        """The added chunks of a group."""
         known = self._groups.get(group)
         return known.added if known is not None else set()
 
@@ -197,11 +196,11 @@ class Ledger:
             group.closed = max(group.closed, one.number)
 
     def is_complete(self, one: Round, contributions: int) -> bool:
-        """Whether so many contributions to a chunk are all there will be."""
+        """Whether a chunk with this number of contributions is complete."""
         return one.closed and contributions >= len(one.members)
 
     def round_for(self, push: Push) -> int | None:
-        """The push's round if its gradients would count now, without counting them: else its bytes need not be kept."""
+        """The round in which a push would count now, or None; changes nothing."""
         group = self._groups.get(push.group)
         if group is None or group.generation != push.generation:
             return None
@@ -211,11 +210,11 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """How many make a round: all but the backup workers, and of those that are still here."""
+        """The number of members that close a round: without backup workers, and without members that have left."""
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 
     def decide(self, group: int, one: Round) -> str:
-        """What becomes of a round whose first chunk is complete; the same for all its chunks."""
+        """Decide the outcome of a round when its first chunk is complete; later chunks have the same."""
         if not one.outcome:
             self.staleness = one.staleness = max(0, self.version - one.base)
             if one.voids == len(one.members):
@@ -231,13 +230,13 @@ class Ledger:
         return one.outcome
 
     def chunk_done(self, group: int, one: Round) -> None:
-        """One of the round's chunks is complete."""
+        """Count a complete chunk of a round."""
         one.chunks_left -= 1
         if not one.chunks_left:
             self._groups[group].rounds.pop(one.number, None)
 
     def leave(self, group: int, rank: int, generation: int) -> None:
-        """A member says goodbye: rounds that only waited for it are full without it."""
+        """A member leaves; rounds that waited only for it are closed."""
         known = self._groups.get(group)
         if known is not None and known.generation == generation:
             known.left.add(rank)
@@ -245,7 +244,7 @@ class Ledger:
                 self._close_if_full(known, one)
 
     def goodbyes(self) -> dict[int, tuple[int, int, list[int]]]:
-        """By group: size, generation, and the ranks that have left; for set_goodbyes() after a server's death."""
+        """(size, generation, ranks that have left) by group, to restore after a restart of the server."""
         return {number: (one.size, one.generation, sorted(one.left)) for number, one in self._groups.items()}
 
     def set_goodbyes(self, goodbyes: dict[int, tuple[int, int, list[int]]]) -> None:
@@ -254,7 +253,7 @@ class Ledger:
 
     @property
     def all_left(self) -> bool:
-        """Whether every member of every group has said goodbye."""
+        """Whether all members of all groups have left."""
         return all(self.has_left(number) for number in range(self.rules.groups))
 
     def has_left(self, group: int) -> bool:
@@ -263,11 +262,11 @@ class Ledger:
 
     @property
     def is_warm(self) -> bool:
-        """Whether groups other than 0 may begin: group 0 has done its steps, or is at its end."""
+        """Whether other groups may begin: group 0 has finished its warm start or its training."""
         return self.counts.by_group.get(0, 0) >= self.rules.warm_start_steps or self.is_over or self.has_left(0)
 
     def closed_round(self, group: int) -> int:
-        """After which number the next round of a member is to be counted."""
+        """The highest closed round of a group."""
         known = self._groups.get(group)
         return known.closed if known is not None else 0
 

@@ -1,7 +1,7 @@
-"""A worker's optimizer, told to the servers by its class's name under torch.optim and its arguments as JSON.
+"""The description of a worker's optimizer for servers: its class name in torch.optim and its arguments as JSON.
 
-Nothing is unpickled. What only says how the arithmetic is carried out (`foreach`, `fused`, `capturable`,
-`differentiable`) stays with the worker: a server steps small pieces on the CPU.
+Nothing is unpickled. Options of the implementation (`foreach`, `fused`, `capturable`, `differentiable`) are left out,
+since a server steps small tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import torch
 
 from torchyard_roles.errors import UsageProblem
 
-HOW_NOT_WHAT = frozenset({"foreach", "fused", "capturable", "differentiable"})
+IMPLEMENTATION_OPTIONS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 SHAPED = frozenset({"Adafactor", "Muon"})
-"""Their arithmetic depends on a parameter's shape, so that no shard and no chunk may cut one."""
+"""Optimizers that depend on a parameter's shape, so that shards and chunks must not divide it."""
 FUSED = frozenset({"Adagrad", "Adam", "AdamW"})
-"""Stepped by torch's fused kernels: one pass over a chunk instead of one for each operation."""
+"""Optimizers that use torch's fused kernels: one pass over a chunk instead of one per operation."""
 NOT_FUSED = frozenset({torch.float64})
-"""Dtypes whose results have to be those of one process to the last digits, which the fused kernels are not."""
+"""Dtypes for which fused kernels are not precise enough to match a single process."""
 UNSERVED = {
     "LBFGS": "it evaluates the model several times in a step",
     "SparseAdam": "it takes sparse gradients only",
 }
 STATES = {"SGD": 1, "Rprop": 2, "Adagrad": 1, "Adadelta": 2, "Adafactor": 1, "Muon": 1, "ASGD": 1, "RMSprop": 3}
-"""Tensors of the parameters' size that a class keeps at most; 3 where nothing is said (Adam with amsgrad)."""
+"""Largest number of state tensors per parameter; the default is 3 (Adam with amsgrad)."""
 
 Arguments = dict[str, Any]
 
 
 def class_name(optimizer: torch.optim.Optimizer) -> str:
-    """Its name under torch.optim. Raises UsageProblem for what a server cannot step."""
+    """The optimizer's name in torch.optim. Raises UsageProblem if a server cannot run it."""
     kind = type(optimizer)
     name = kind.__name__
     if getattr(torch.optim, name, None) is not kind:
@@ -53,15 +53,15 @@ def class_name(optimizer: torch.optim.Optimizer) -> str:
 
 
 def arguments(optimizer: torch.optim.Optimizer) -> list[Arguments]:
-    """The options of its parameter groups as they are now, fit for JSON.
+    """The current options of all parameter groups as JSON values.
 
-    Raises UsageProblem for a value that is neither number, text, nor a list of them.
+    Raises UsageProblem for a value other than numbers, text and lists of them.
     """
     return [
         {
             name: _plain(name, value)
             for name, value in group.items()
-            if name not in ("params", "param_names") and name not in HOW_NOT_WHAT
+            if name not in ("params", "param_names") and name not in IMPLEMENTATION_OPTIONS
         }
         for group in optimizer.param_groups
     ]
@@ -79,18 +79,18 @@ def _plain(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise UsageProblem(
-        f"The optimizer's {name} is a {type(value).__name__}, which cannot be told to the servers.",
-        "Only numbers, text and lists of them can.",
+        f"The optimizer's {name} is a {type(value).__name__}, which cannot be sent to the servers.",
+        "Use numbers, text and lists of them.",
     )
 
 
 def as_text(groups: list[Arguments]) -> str:
-    """For the wire, and to see whether anything has changed. Infinities are spelt as Python's JSON does."""
+    """The options as JSON text, for sending and comparing. Infinities are written as Python's json does."""
     return json.dumps(groups, separators=(",", ":"), sort_keys=True)
 
 
 def from_wire(groups: Any) -> list[Arguments]:
-    """What as_text() became on the other side: lists are tuples again. Raises ValueError for what it cannot be."""
+    """The options from received JSON values, with tuples for lists. Raises ValueError."""
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ValueError("an optimizer's arguments are a list of objects, one a parameter group")
     return [{str(name): _tuples(value) for name, value in group.items()} for group in groups]
@@ -105,10 +105,10 @@ def _tuples(value: Any) -> Any:
 
 
 def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-    """The optimizer `torch.optim.name` on these leaves, with a parameter group's options.
+    """Create the optimizer `torch.optim.name` for these leaves, with the options of a parameter group.
 
-    Options that are not the constructor's own, such as a scheduler's `initial_lr`, are kept in the group all the same.
-    Raises ValueError where torch knows none such or refuses the options.
+    Options that the constructor does not have, such as a scheduler's `initial_lr`, are kept in the group. Raises
+    ValueError if torch has no such optimizer or rejects the options.
     """
     kind: Any = getattr(torch.optim, name, None)
     if not inspect.isclass(kind) or not issubclass(kind, torch.optim.Optimizer) or name in UNSERVED:
@@ -132,9 +132,9 @@ def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> 
 
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """A call of its step() without what torch wraps around it for its profiler and compiler.
+    """A function that calls step() without torch's wrappers for profiling and compiling.
 
-    The wrappers cost more than the arithmetic of a small chunk. They also switch gradients off, which is done here.
+    The wrappers cost more than the step of a small chunk. They disable gradients, which the function does too.
     """
     step = inspect.unwrap(type(optimizer).step)
 
@@ -146,13 +146,13 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:
-    """Let new options, such as a learning rate, hold from the next step on."""
+    """Set options such as the learning rate for the next step."""
     (group,) = optimizer.param_groups
     group.update(options)
 
 
 def state_bytes(name: str, parameter_bytes: int) -> int:
-    """At most so much does the optimizer's state take for parameters of that size."""
+    """An upper bound for the size of the optimizer's state."""
     return math.ceil(STATES.get(name, 3) * parameter_bytes)
 
 
@@ -160,12 +160,12 @@ Step = Callable[[torch.optim.Optimizer], None]
 
 
 def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None]:
-    """From now on `optimizer.step()` calls `step(optimizer)`, within its hooks.
+    """Replace `optimizer.step()` by `step(optimizer)`, which runs inside the optimizer's hooks.
 
-    Returns its own, without hooks, for gradients that are unscaled: what a GradScaler tells it is kept from it.
+    Returns the original step without hooks, for unscaled gradients: the attributes of a GradScaler are hidden from it.
     """
     own = type(optimizer).step
-    plain = own.__wrapped__ if getattr(own, "hooked", False) else own  # torch wraps a class's step to call the hooks
+    plain = own.__wrapped__ if getattr(own, "hooked", False) else own  # torch wraps step() of the class to call hooks
 
     def shared_step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -173,21 +173,21 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
             with torch.enable_grad():
                 loss = closure()
         step(self)
-        self._opt_called = True  # for schedulers, which warn where no step came before theirs
+        self._opt_called = True  # schedulers warn without it
         return loss
 
     hooked = torch.optim.Optimizer.profile_hook_step(shared_step)
-    # Schedulers mark a step that they watch, whether they were made before distribute() or after it.
+    # The attribute with which schedulers mark a wrapped step().
     hooked._wrapped_by_lr_sched = True
     vars(optimizer)["step"] = MethodType(hooked, optimizer)
-    # GradScaler then leaves it to step() what to do about gradients that are not finite.
+    # A GradScaler then leaves non-finite gradients to step().
     vars(optimizer)["_step_supports_amp_scaling"] = True
 
     def own_step() -> None:
-        told = {name: vars(optimizer).pop(name) for name in ("grad_scale", "found_inf") if name in vars(optimizer)}
+        hidden = {name: vars(optimizer).pop(name) for name in ("grad_scale", "found_inf") if name in vars(optimizer)}
         try:
             plain(optimizer)
         finally:
-            vars(optimizer).update(told)  # which the scaler takes away itself
+            vars(optimizer).update(hidden)  # the scaler removes them
 
     return own_step

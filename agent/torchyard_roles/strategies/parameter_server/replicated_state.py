@@ -1,8 +1,8 @@
-"""What no server steps and all workers have alike: buffers, a row a worker group, and frozen parameters, as bytes.
+"""State that is replicated to all workers without optimizer steps: buffers of each group, and frozen parameters.
 
-A group's first worker brings its buffers before it pushes, and the others get them with the parameters that this round
-ends with. Never those of the next round, which the first may have brought by then: who had them already would compute
-over them, and not get them again. The chief brings the frozen parameters once, before the others come.
+A group's first worker sends its buffers before its push, and the other workers get them with the parameters of that
+round. They must not get the buffers of the next round, which the first worker may have sent already: they would modify
+them in that round and not receive them again. The chief sends the frozen parameters once, before other workers join.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Receiver(Protocol):
 
 
 class ReplicatedState:
-    """Those that come to one server. `sizes`: bytes of "buffers" and "constants", both 0 at all servers but one."""
+    """The replicated state on one server. `sizes` in bytes of "buffers" and "constants", 0 on all servers but one."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self._sizes = sizes
@@ -34,11 +34,11 @@ class ReplicatedState:
         self.constants: torch.Tensor | None = None
 
     def empty(self, name: str) -> torch.Tensor:
-        """To receive a row into, of torch.uint8."""
+        """A tensor of torch.uint8 to receive the named state into."""
         return torch.empty(self._sizes[name], dtype=torch.uint8)
 
     def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
-        """`session` has brought them for these groups, which have them from their round's end on."""
+        """Store the buffers from `session` for these groups, valid after their current round."""
         with self._lock:
             for group in groups:
                 serial = self._buffers.get(group, (0, values))[0] + 1
@@ -47,13 +47,13 @@ class ReplicatedState:
                     session.buffers_seen = serial
 
     def end_round(self, group: int) -> None:
-        """Of what has come for this group, all have the newest from now on."""
+        """Make the newest buffers of a group valid."""
         with self._lock:
             if group in self._coming:
                 self._buffers[group] = self._coming.pop(group)
 
     def bring_buffers(self, session: Receiver) -> None:
-        """Post its group's newest, unless it has them."""
+        """Send the valid buffers of its group to a session that does not have them."""
         with self._lock:
             serial, values = self._buffers.get(session.group, (0, None))
             if values is None or serial == session.buffers_seen:
@@ -69,7 +69,7 @@ class ReplicatedState:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Take up what state() gave. Raises KeyError for what is none."""
+        """Restore a state(). Raises KeyError."""
         with self._lock:
             self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
             self.constants = saved["constants"]

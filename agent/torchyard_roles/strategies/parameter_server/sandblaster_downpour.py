@@ -1,16 +1,16 @@
-"""Training through parameter servers: sandblaster (synchronous) and downpour (asynchronous between worker groups).
+"""The strategies with parameter servers: sandblaster (synchronous) and downpour (asynchronous between worker groups).
 
-Each server holds a shard of the parameters and its optimizer's state. A worker pushes its gradients chunk by chunk,
-the server takes their mean over the worker's group, steps, and sends the new parameters back: M bytes each way and
-step, in max(M/B, N·M/(S·B)) seconds, since all chunks are under way at once. Sandblaster is downpour with one group
-that pushes and pulls in each step; then the exchange is part of the step. With several groups it is overlapped with
-the next step's computing, and its parameters are installed in that step's end (Dean et al. 2012, Large Scale
-Distributed Deep Networks): with N groups in turns a gradient is 2N−1 versions old, where it would be N−1 if each step
-waited for its exchange. Parameters are never installed but inside step(), or where a checkpoint is saved or restored:
-between two backward passes autograd would refuse what has changed in place.
+Each server holds a shard of the parameters and its optimizer's state. A worker pushes its gradients chunk by chunk; the
+server averages them over the worker's group, steps, and sends the new parameters back. With M bytes of gradients, N
+workers, S servers and links of B bytes/s this takes max(M/B, N·M/(S·B)) seconds.
 
-Each pair of model and optimizer is exchanged for itself, in its own optimizer's step(): a step of the generator's
-neither waits for the discriminator's nor changes its parameters.
+Sandblaster is downpour with one group that pushes and pulls in each step, and the exchange is part of the step. With
+several groups the exchange overlaps with the next step, and the new parameters are installed at that step's end (Dean
+et al. 2012, Large Scale Distributed Deep Networks). With N groups in turn a gradient is 2N−1 versions old, instead of
+N−1 without overlap. Parameters are installed only inside step() and when a checkpoint is saved or restored, since
+autograd rejects in-place changes between two backward passes.
+
+Each pair of model and optimizer is exchanged separately in its own optimizer's step().
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from torchyard_roles.strategies.parameter_server.server_group import on_all
 from torchyard_roles.strategies.parameter_server.worker_pair import WorkerPair
 
 REMEMBERED = 1000
-"""Steps of the run that a word of a save may be late by."""
+"""The number of past steps for which flush() knows the steps of each pair."""
 
 
 class ParameterServerStrategy(Strategy):
-    """One worker's pairs. `chunk_bytes` and `overlaps` are WorkerPair's."""
+    """The pairs of one worker. `chunk_bytes` and `overlaps` are passed to WorkerPair."""
 
     needs_optimizer = True
 
@@ -46,11 +46,11 @@ class ParameterServerStrategy(Strategy):
         self._chunk_bytes = chunk_bytes
         self._overlaps = overlaps
         self.pairs: list[WorkerPair] = []
-        """In the order of distribute(). The first is connected from start() on."""
+        """In the order of distribute(). start() connects the first one."""
         self._boundaries: deque[tuple[int, list[int]]] = deque(maxlen=REMEMBERED)
-        """The newest steps of the run, and how many each pair had taken by then."""
+        """Recent steps of the run, with the number of steps of each pair at that time."""
         self._spent = {"exchange_s": 0.0, "wait_s": 0.0}
-        """Of all pairs, before this step of the run."""
+        """The sums over all pairs before this step of the run."""
 
     def start(self, device: torch.device) -> None:
         environment = self._environment
@@ -99,13 +99,15 @@ class ParameterServerStrategy(Strategy):
     # Clipping
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """The servers sum the group's gradients and tell the norms of their shards; each worker makes the same factor
-        of them, summed in double precision and in the servers' order, and the servers step with the first one that
-        comes. So the pushes are over before the first new parameters travel: M/B seconds more than without clipping.
+        """Clip the mean gradients of the group by their norm, on the servers.
 
-        Each pair that has some of `parameters` takes part with all of its own. Where not every step is pushed and
-        pulled, each worker clips its own gradients. Raises UsageProblem where there are backup workers: a round that
-        goes on without some of its members has no norm that all of them know.
+        The servers sum the gradients and report the norms of their shards. All workers compute the same factor from
+        them, in double precision and in the order of servers, and the servers step with the first factor that arrives.
+        All pushes end before the first pull, which takes M/B seconds longer than without clipping.
+
+        Each pair that has some of `parameters` takes part with all of its own. If a step is not pushed or pulled, each
+        worker clips its own gradients. Raises UsageProblem with backup workers, since a round without some of its
+        members has no norm that all members know.
         """
         options = self._environment.options
         if self._environment.strategy == "sandblaster" and options.backup_workers:
@@ -124,7 +126,7 @@ class ParameterServerStrategy(Strategy):
         for pair in pairs:
             pair.hold()
         norm = math.sqrt(sum(pair.square() for pair in pairs))
-        # As torch.nn.utils.clip_grad_norm_ has it.
+        # as in torch.nn.utils.clip_grad_norm_
         factor = min(1.0, max_norm / (norm + 1e-6))
         took_s = time.monotonic() - began
         for pair in pairs:
@@ -133,7 +135,7 @@ class ParameterServerStrategy(Strategy):
         return torch.tensor(math.nan if is_void else norm, dtype=torch.float32, device="cpu")
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """In a group of several workers the servers clip the mean gradient, and gradients here stay as they are."""
+        """Clip gradient elements: the mean on the servers, or the local gradients of a group of one worker."""
         pairs = self._pairs_with(parameters)
         if self._environment.group_size > 1 and self._exchanges_each_step:
             for pair in pairs:
@@ -186,13 +188,13 @@ class ParameterServerStrategy(Strategy):
         return self.pairs[0].ends_last
 
     def finish(self) -> bool:
-        """In asynchronous training the chief waits until all other groups have ended; others leave."""
+        """Finish all pairs. In asynchronous training the chief waits until all other groups have ended."""
         for pair in self._distributed:
             pair.finish()
         if not self.ends_last:
             return False
-        # All pairs at once: a group may wait for the warm start of one, and says goodbye to none before.
-        on_all(self._distributed, lambda pair: pair.wait_for_other_groups(says=pair is self.pairs[0]))
+        # All pairs at once: a group that waits for the warm start of one pair has not left any pair.
+        on_all(self._distributed, lambda pair: pair.wait_for_other_groups(logs=pair is self.pairs[0]))
         for pair in self._distributed:
             pair.pull()
         return True

@@ -1,4 +1,4 @@
-"""What one server keeps on disk: its newest part, and those of the chief's complete checkpoints."""
+"""The files of one server: its newest state, and those of the chief's complete checkpoints."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Any
 from torchyard_roles.checkpoints import files
 
 PAIR = ".pair-"
-"""Before the number of a pair, in the names of all parts but the first pair's."""
+"""Separates the server's name and the number of a pair, except for the first pair."""
 
 
 def name_of(server: str, pair: int) -> str:
-    """What a server's part of a pair is called among the parts."""
+    """The name of a server's part for a pair."""
     return f"{server}{PAIR}{pair}" if pair else server
 
 
 def numbers(folder: Path, server: str) -> list[int]:
-    """The pairs that a server has kept parts of."""
+    """The pairs for which a server has saved parts."""
     beside = [path.name.rpartition(PAIR)[2] for path in (folder / files.PARTS).glob(f"{server}{PAIR}*")]
     found = [0, *(int(number) for number in beside if number.isdecimal())]
     return sorted(each for each in found if (folder / files.PARTS / name_of(server, each)).is_dir())
 
 
 class ServerCheckpoint:
-    """Server `index` of `count`, whose part is called `name`, in the run with the ID `run`; `folder` is where
-    checkpoints are.
+    """The parts of one pair on server `index` of `count`. Thread-safe.
 
-    Any thread may write.
+    `folder` is the checkpoint folder, `name` the name of the part, and `run` the ID of the run.
     """
 
     def __init__(self, folder: Path, name: str, index: int, count: int, run: str) -> None:
@@ -40,19 +39,19 @@ class ServerCheckpoint:
         self._writing = threading.Lock()
 
     def write(self, state: Callable[[], dict[str, Any]], step: int | None, kept: Sequence[int]) -> None:
-        """For a checkpoint of `step`, or (None) for the server alone. Raises OSError.
+        """Save a part. Raises OSError.
 
-        `state` is called once nobody else writes: what was copied sooner could be older than what is there by then.
-
-        `kept`: the steps of the chief's complete checkpoints, whose parts stay. Only the chief knows them: were the
-        newest parts kept instead, those of the last complete checkpoint would go where its own save fails often
-        enough.
+        Args:
+            state: called with the lock held, so that an older state never replaces a newer one.
+            step: of the checkpoint, or None for the server alone.
+            kept: the steps of the chief's complete checkpoints, whose parts are kept. Keeping the newest parts instead
+                could delete those of the last complete checkpoint after repeated failures of the chief's saves.
         """
         with self._writing:
             whole = {**state(), "place": self._place, "run": self._run}
             try:
                 files.write_part(self._folder, self._name, None, whole)
-            except RuntimeError as error:  # torch's writer wraps the system's own error in one of its own
+            except RuntimeError as error:  # torch wraps the error of the operating system
                 raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
             if step is not None:
                 files.keep_newest_part(self._folder, self._name, step)
@@ -60,14 +59,13 @@ class ServerCheckpoint:
                 files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
 
     def read(self, step: int | None) -> dict[str, Any] | None:
-        """What write() has put away for a step, whichever run it was, or last in this run; None where there is none of
-        this server."""
+        """The part of a step, from any run, or with None the newest part of this run. None if there is none."""
         saved = files.read_part(self._folder, self._name, step)
         if not isinstance(saved, dict) or saved.get("place") != self._place:
             return None
         if step is None and saved.get("run") != self._run:
-            # Its goodbyes and generations are those of trainers that have ended, and its parameters may be older or
-            # newer than the checkpoint that all have gone on from.
+            # Its generations refer to trainers that have ended, and its parameters may differ from the checkpoint from
+            # which the run resumes.
             print(
                 f"torchyard: {self._name} passes over its newest part, which is another run's: the chief brings the "
                 "parameters that it has.",

@@ -1,4 +1,4 @@
-"""All parameter servers as one worker has them: exchanges with all at once, and what becomes of one that is lost."""
+"""A worker's links to all parameter servers: exchanges with all of them, and recovery of lost ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 T = TypeVar("T")
 
 AWAY_S = 660.0
-"""How long the chief waits for a worker group that is gone, until its end and then: longer than a keeper waits for a
-lost host."""
+"""Longest wait of the chief for a lost worker group, longer than a keeper waits for a lost host."""
 SAY_WAITING_S = 5.0
 RETRY_S = 60.0
-"""How long a worker of an asynchronous strategy waits for a server that was lost."""
+"""Longest wait of a worker of an asynchronous strategy for a lost server."""
 
 
 class Servers:
-    """`name`: this worker's. `reenter` takes part again in what a server does that has come back."""
+    """All servers of a worker called `name`. `reenter` joins a server that was restarted."""
 
     def __init__(
         self, name: str, links: Sequence[ServerLink], staging: Staging, reenter: Callable[[ServerLink], None]
@@ -33,14 +32,14 @@ class Servers:
         self._reenter = reenter
 
     def begin(self, exchange: Exchange) -> Completion:
-        """Set an exchange going with all of them."""
+        """Begin an exchange with all servers."""
         completion = Completion(len(self._links))
         for link in self._links:
             link.begin(exchange, completion)
         return completion
 
     def finish(self, completion: Completion, *, pulls: bool) -> None:
-        """Wait for its end; install what it brought, and wait for servers that were lost meanwhile."""
+        """Wait for an exchange, install the received parameters, and recover lost servers."""
         completion.wait()
         if pulls:
             for link in self._links:
@@ -51,14 +50,14 @@ class Servers:
             self.recover(link)
 
     def pull(self) -> None:
-        """The newest parameters, now."""
+        """Pull and install the newest parameters."""
         self.finish(self.begin(self._pulling()), pulls=True)
 
     def _pulling(self) -> Exchange:
         return Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
 
     def recover(self, link: ServerLink) -> None:
-        """Wait for a lost server's return; what was under way to it is lost. Raises PeerLost after RETRY_S."""
+        """Wait for a lost server and join it; pushes in flight are lost. Raises PeerLost after RETRY_S."""
         name = link.peer.name
         print(f"torchyard: {self._name} has lost {name} and waits for its return.", flush=True)
         deadline = time.monotonic() + RETRY_S
@@ -75,24 +74,23 @@ class Servers:
                     print(f"torchyard: {self._name} goes on with {name}.", flush=True)
                     return
             except PeerLost as error:
-                if time.monotonic() >= deadline or not link.bears(error):
+                if time.monotonic() >= deadline or not link.tolerates(error):
                     raise
             time.sleep(0.2)
 
-    def wait_for_other_groups(self, *, says: bool) -> None:
-        """Until no server has more pushes to expect of them. A group that is away for AWAY_S is not waited for. `says`:
-        to the user, who is waited for."""
+    def wait_for_other_groups(self, *, logs: bool) -> None:
+        """Wait until the other groups have left, or were away for AWAY_S. `logs`: print which groups are missing."""
         for link in self._links:
-            self._wait_for_other_groups(link, said=not says)
+            self._wait_for_other_groups(link, is_logged=not logs)
 
-    def _wait_for_other_groups(self, link: ServerLink, *, said: bool) -> None:
-        """A server that is lost meanwhile is waited for too."""
+    def _wait_for_other_groups(self, link: ServerLink, *, is_logged: bool) -> None:
+        """Wait on one server, and recover it if it is lost."""
         began = here_at = time.monotonic()
         while True:
             try:
-                answer = link.command({"op": "rest", "within_s": 1.0 if said else SAY_WAITING_S})
+                answer = link.command({"op": "rest", "within_s": 1.0 if is_logged else SAY_WAITING_S})
             except PeerLost as error:
-                if not link.bears(error):
+                if not link.tolerates(error):
                     raise
                 self.recover(link)
                 continue
@@ -100,14 +98,14 @@ class Servers:
             here_at = now if answer["here"] else here_at
             if not waiting or (not answer["here"] and max(now - here_at, float(answer["away_s"])) > AWAY_S):
                 return
-            if not said and now - began >= SAY_WAITING_S:
+            if not is_logged and now - began >= SAY_WAITING_S:
                 groups = ", ".join(str(group) for group in waiting)
                 print(f"torchyard: {self._name} waits for worker groups {groups}.", flush=True)
-                said = True
+                is_logged = True
 
 
 def on_all(each: Sequence[T], act: Callable[[T], Any]) -> None:
-    """The same with every server's link, or whatever has them, at once. Raises the first error, in their order."""
+    """Call `act` for all items in parallel. Raises the first error in their order."""
     if len(each) == 1:
         act(each[0])
         return

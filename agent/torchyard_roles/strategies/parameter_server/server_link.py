@@ -1,9 +1,8 @@
-"""A worker's end of its connection to one parameter server: commands one at a time, exchanges chunk by chunk.
+"""A worker's connection to one parameter server: commands one at a time, and exchanges chunk by chunk.
 
-Two threads a link, so that sending never waits for receiving. At most IN_FLIGHT chunks are under way: without such a
-window all workers' gradients would pile up before the server (incast), with too small a one the link runs dry. At
-200 Mbit/s with 4 workers and 4 servers, 4 × 128 KiB took 1.14 of the bound where 8 × 234 KiB took 1.23 (on two busy
-cores).
+Each link has two threads, so that sending never waits for receiving. At most IN_FLIGHT chunks are in flight: without a
+window the gradients of all workers congest the server (incast), and a small window leaves the link idle. At 200 Mbit/s
+with 4 workers and 4 servers, 4 × 128 KiB took 1.14 of the bound, and 8 × 234 KiB took 1.23 (on two busy cores).
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from torchyard_roles.strategies.parameter_server.push_rounds import LATE, NEWEST
 
 @dataclass
 class Exchange:
-    """What is to be brought to all servers and back: once a step. The callables come from the link's threads."""
+    """One exchange with all servers. The links' threads call the functions."""
 
     gradient: Callable[[Chunk], Gradient] | None
-    """None where nothing is pushed."""
+    """The gradient of a chunk; None if nothing is pushed."""
     target: Callable[[Chunk], torch.Tensor] | None
-    """Where a chunk's new parameters are received to, 1-D on the CPU; None where none are wanted."""
+    """The tensor for a chunk's new parameters, 1-D on the CPU; None if nothing is pulled."""
     arrived: Callable[[Chunk], None] = lambda chunk: None
     void: bool = False
     hold: bool = False
-    """Ends as soon as all servers have told the norms of their sums; scale() goes on with it."""
+    """End when all servers have reported the norms of their sums; scale() continues the exchange."""
     clip: float | None = None
-    """What the servers bring the elements of the mean gradient to, at most, before all else."""
+    """The limit for elements of the mean gradient, or None."""
     changed: Mapping[int, int] = field(default_factory=dict)
-    """Of chunks that the script has changed by itself since the last step, by number: their checksums."""
+    """Checksums of chunks that the script has changed since the last step, by number."""
     values: Callable[[Chunk], torch.Tensor] | None = None
-    """What such a chunk holds now, from the one worker that brings it to the servers; None on the others."""
+    """The values of a changed chunk, on the worker that sends them to the servers; None on others."""
 
 
 class Completion:
-    """The end of an exchange over several links; the first error ends the waiting."""
+    """The completion of an exchange over several links; the first error ends the wait."""
 
     def __init__(self, parts: int) -> None:
         self._condition = threading.Condition()
         self._left = parts
         self._error: Exception | None = None
         self.lost: list[ServerLink] = []
-        """Links whose server is gone, where that is borne."""
+        """Links whose server is lost, if training may continue without it."""
 
     def done(self) -> None:
         with self._condition:
@@ -74,7 +73,7 @@ class Completion:
             self._condition.notify_all()
 
     def wait(self) -> None:
-        """Raises the first link's error as soon as it is there."""
+        """Wait for all links. Raises the first error at once."""
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None or self._left <= 0)
             if self._error is not None:
@@ -83,17 +82,17 @@ class Completion:
 
 @dataclass
 class Figures(Outcomes):
-    """Of a link's exchanges so far; `waited` and `staleness` of the last."""
+    """Counts of a link's exchanges; `waited` and `staleness` are of the last one."""
 
     waited: float = 0.0
-    """Seconds the server waited for the group's other members, at most for any chunk."""
+    """Longest wait of the server for the other members, for any chunk, in seconds."""
     staleness: int = 0
     lost: int = 0
-    """Pushes that a server took along when it died."""
+    """Pushes that were lost with a server."""
 
 
 class Job:
-    """An exchange over one link, while it is under way."""
+    """An exchange in progress over one link."""
 
     def __init__(self, exchange: Exchange, completion: Completion, left: int, base: int) -> None:
         self.exchange = exchange
@@ -103,9 +102,9 @@ class Job:
         self.in_flight = 0
         self.waited = 0.0
         self.squares: dict[int, float] = {}
-        """Of chunks that are held: the squared norms of their mean gradients."""
+        """Squared norms of the mean gradients of held chunks."""
         self.is_held = False
-        """Whether it has come to its half: all chunks are held."""
+        """Whether all chunks are held."""
         self.round = 0
         self.version: int | None = None
         self.outcome = ""
@@ -113,7 +112,7 @@ class Job:
 
 
 class ServerLink:
-    """`chunks`: those of this server's shard. `outlives`: whether a dead server is waited for instead of raised."""
+    """A link to one server. `outlives`: a lost server does not end training."""
 
     def __init__(
         self,
@@ -127,20 +126,20 @@ class ServerLink:
         self.figures = Figures()
         self.chunks: Sequence[Chunk] = ()
         self.round = 0
-        """The last one this member took part in, or was told of."""
+        """The last round of this member or of its group."""
         self.version = 0
-        """The server's, that the parameters which are installed here are at least of."""
+        """A lower bound for the server's version of the installed parameters."""
         self._received = 0
-        """The same of what has been received."""
+        """The same bound for received parameters."""
         self._base: int | None = None
-        """The oldest version that gradients which were not pushed yet were computed from."""
+        """The oldest version from which pending gradients were computed."""
         self.is_ready = False
-        """Whether the server had parameters when this worker came."""
+        """Whether the server had parameters when this worker connected."""
         self._key = key
         self._introduction = introduction
         self._outlives = outlives
         self.rows: dict[str, tuple[int, Callable[[torch.Tensor], None]]] = {}
-        """Rows of bytes that the server hands round beside the parameters: how many, and who takes them."""
+        """Replicated state from the server by name: (size in bytes, receiver)."""
         self._by_number: dict[int, Chunk] = {}
         self._connection: Connection | None = None
         self._answers: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
@@ -148,9 +147,9 @@ class ServerLink:
         self._flow = threading.Condition()
         self._job: Job | None = None
         self._held: Job | None = None
-        """One whose gradients the server has summed, and waits for the factor."""
+        """The job whose sums the server holds."""
         self._completion: Completion | None = None
-        """Of the newest exchange with all servers; this one's part of it may be done."""
+        """The completion of the newest exchange, in which this link may be done."""
         self._error: Exception | None = None
         self._parts = False
         self._threads: list[threading.Thread] = []
@@ -158,7 +157,7 @@ class ServerLink:
     # The connection
 
     def connect(self, deadline_s: float) -> dict[str, Any]:
-        """The server's answer. Raises PeerLost or ProtocolError; called again after a loss it begins anew."""
+        """Connect, also again after a loss; returns the server's answer. Raises PeerLost or ProtocolError."""
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)
@@ -180,12 +179,12 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """Who is gone, where that ends training: this server, or who ended it elsewhere, as this server says."""
+        """The loss that ends training: of this server, or one that this server reported."""
         error = self._error
-        return error if isinstance(error, PeerLost) and not self.bears(error) else None
+        return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
     def close(self, *, goodbye: bool, cause: PeerLost | None = None) -> None:
-        """`goodbye`: this worker has done its part. Else the server takes it for dead, or for ended by `cause`."""
+        """Disconnect. Without `goodbye` the server treats this worker as lost, or as ended by `cause`."""
         if self._connection is None:
             return
         last: dict[str, Any] | None = {"op": "bye"} if goodbye else None
@@ -195,9 +194,9 @@ class ServerLink:
         if last is not None and self._error is None:
             try:
                 self._connection.send(last)
-                self._threads[1].join(timeout=5)  # until the server has read it and parts
+                self._threads[1].join(timeout=5)  # until the server has read it and disconnects
             except PeerLost:
-                pass  # it was faster
+                pass  # the server has disconnected
         self._end_threads()
         self._connection = None
 
@@ -214,7 +213,7 @@ class ServerLink:
     # Commands
 
     def command(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> dict[str, Any]:
-        """Ask, and wait for the answer. Raises UsageProblem with the server's sentence where it refuses."""
+        """Send a request and wait for the answer. Raises UsageProblem with the message of a refusal."""
         self.tell(header, payload)
         answer = self._answers.get()
         if isinstance(answer, Exception):
@@ -224,7 +223,7 @@ class ServerLink:
         return answer
 
     def tell(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Say what has no answer."""
+        """Send a message that has no answer."""
         if self._error is not None:
             raise self._error
         assert self._connection is not None
@@ -233,16 +232,16 @@ class ServerLink:
     # Exchanges
 
     def note_gradients(self) -> None:
-        """A step's gradients are there, of the parameters that are installed now."""
+        """Gradients of the installed parameters were computed."""
         if self._base is None:
             self._base = self.version
 
     def installed(self) -> None:
-        """What was received is in the model."""
+        """The received parameters are installed."""
         self.version = self._received
 
     def begin(self, exchange: Exchange, completion: Completion) -> None:
-        """Start bringing all chunks there and back; one exchange at a time."""
+        """Begin an exchange of all chunks; one at a time."""
         self._completion = completion
         if not self.chunks:
             completion.done()
@@ -259,12 +258,12 @@ class ServerLink:
 
     @property
     def square(self) -> float:
-        """The squared norm of the mean gradient over this server's shard, where it is held."""
+        """The squared norm of the held mean gradient over this server's shard."""
         squares = self._held.squares if self._held is not None else {}
         return sum(squares[number] for number in sorted(squares))
 
     def scale(self, factor: float, completion: Completion) -> None:
-        """Let the server step with what it holds, times `factor`, and send the new parameters."""
+        """Continue a held exchange: the server steps with its sums times `factor`."""
         with self._flow:
             job, self._held = self._held, None
             self._completion = completion
@@ -273,12 +272,12 @@ class ServerLink:
                 if self._error is None:
                     self._job = job
             broken = self._error is not None
-        if job is None:  # a server without chunks, or one that was lost meanwhile and has come back
+        if job is None:  # a server without chunks, or one that was recovered meanwhile
             completion.done()
         elif broken:
             self._fail(job)
         else:
-            with suppress(PeerLost):  # the receiving thread sees it too, and ends the job
+            with suppress(PeerLost):  # the receiving thread ends the job
                 self.tell({"op": "scale", "round": job.round, "factor": factor})
 
     def _send(self) -> None:
@@ -290,8 +289,8 @@ class ServerLink:
             try:
                 self._send_all(job)
             except PeerLost:
-                return  # the receiving thread sees it too, and ends the job
-            except Exception as error:  # such as torch's own, of a GPU: the training thread raises it
+                return  # the receiving thread ends the job
+            except Exception as error:  # for example a GPU error: raised in the training thread
                 self._break(error)
                 if self._connection is not None:
                     self._connection.cut()
@@ -315,7 +314,7 @@ class ServerLink:
             if changed is not None and exchange.values is not None:
                 connection.send({"op": "set", "chunk": chunk.number, "round": number}, exchange.values(chunk))
             push = Push(
-                group=0,  # the server knows whose connection it is
+                group=0,  # the server identifies the member by its connection
                 rank=0,
                 generation=0,
                 round=number,
@@ -367,14 +366,14 @@ class ServerLink:
     def _take_parameters(self, connection: Connection, header: dict[str, Any]) -> None:
         chunk, job = self._by_number[int(header["chunk"])], self._job
         if job is None:
-            raise ValueError("parameters that nobody asked for")
+            raise ValueError("parameters without a request")
         if "bytes" in header:
             if job.exchange.target is None:
-                raise ValueError("parameters that nobody wants")
+                raise ValueError("parameters that were not requested")
             connection.receive_into(job.exchange.target(chunk))
             job.exchange.arrived(chunk)
         version = int(header["version"])
-        # The oldest of the chunks' versions is what the parameters are at least of.
+        # The oldest version of all chunks is the bound for the parameters.
         job.version = version if job.version is None else min(job.version, version)
         job.round = max(job.round, int(header["round"]))
         job.waited = max(job.waited, float(header.get("waited", 0.0)))
@@ -386,7 +385,7 @@ class ServerLink:
     def _take_held(self, header: dict[str, Any]) -> None:
         chunk, job = self._by_number[int(header["chunk"])], self._job
         if job is None or not job.exchange.hold:
-            raise ValueError("a norm that nobody asked for")
+            raise ValueError("a norm without a request")
         job.squares[chunk.number] = float(header["square"])
         job.round = max(job.round, int(header["round"]))
         job.waited = max(job.waited, float(header.get("waited", 0.0)))
@@ -414,13 +413,13 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # Before the first pull of parameters a group's rounds go on counting from where the server is.
+        # The first pull sets the round from the server's count.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0
 
     def _break(self, error: Exception) -> None:
-        """The connection is of no use any more: end what waits for it."""
+        """End everything that waits for this connection."""
         with self._flow:
             self._error = self._error or error
             job, self._job = self._job, None
@@ -428,18 +427,18 @@ class ServerLink:
         self._answers.put(error)
         if job is not None:
             self._fail(job)
-        elif self._completion is not None and not self.bears(error):
-            self._completion.failed(error)  # else it is waited for what other servers never send
+        elif self._completion is not None and not self.tolerates(error):
+            self._completion.failed(error)  # other servers' parts of the exchange may never come
 
     def _fail(self, job: Job) -> None:
         error = self._error
         assert error is not None
-        if self.bears(error):
+        if self.tolerates(error):
             self.figures.lost += job.exchange.gradient is not None
             job.completion.lose(self)
         else:
             job.completion.failed(error)
 
-    def bears(self, error: Exception) -> bool:
-        """Whether training goes on without the server until it is back: its own death, not that of a fellow worker."""
+    def tolerates(self, error: Exception) -> bool:
+        """Whether training continues after this error: the loss of the server itself, if it may be restarted."""
         return self._outlives and isinstance(error, PeerLost) and error.name == self.peer.name and not self._parts

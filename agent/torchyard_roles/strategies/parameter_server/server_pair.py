@@ -1,6 +1,6 @@
-"""One pair of model and optimizer on a parameter server: who is connected, who may begin, when it has ended.
+"""One pair of model and optimizer on a parameter server: sessions, start, added parameters, saving and end.
 
-What is computed is in shard.py; the process around the pairs is in parameter_server.py.
+The computation is in `shard`, the process in `server_process`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
-"""How long workers wait for their chief's word: longer than a keeper waits for the chief's host, should it be lost."""
+"""Longest wait of workers for the chief, longer than a keeper waits for a lost host."""
 
 
 @dataclass
 class Added:
-    """A chunk of a parameter that an optimizer was given later."""
+    """A chunk of an added parameter."""
 
     entry: Entry
     checksum: int | None
-    """Of what it began with; None where it went on from a checkpoint, or the server came back empty."""
+    """Of its initial value; None if it was restored, or after a restart of the server."""
     is_ready: bool
 
 
 class ServerPair:
-    """A pair's part on the server `index` of `count`, for each pair a shard, sessions and files of its own.
+    """A pair on the server `index` of `count`, with its shard, sessions and files.
 
-    `keeps`: asynchronous, so that it stays as it is when workers are started again. `parts`: what it keeps on disk;
-    without one nothing is saved. `saves_itself`: of its own accord too. `available` is asked for the bytes that are
-    left. `on_end` is called when every worker of every group has said goodbye, and `on_failure` with what has ended a
-    connection's thread in the midst of a step.
+    Args:
+        keeps: keep the parameters when workers restart, in asynchronous strategies.
+        parts: the files; without them nothing is saved.
+        saves_itself: save periodically too.
+        available: returns the free memory in bytes.
+        begin_s: longest wait of workers for the chief.
+        on_end: called when all workers of all groups have left.
+        on_failure: called with an error that ended a session within a step.
     """
 
     def __init__(
@@ -81,30 +85,30 @@ class ServerPair:
         self._added: dict[int, Added] = {}
         self._reserved = 0
         self._is_open = False
-        self._restored = -1  # for which generation of the chief's group
-        self._begun = -1  # by which generation of it
+        self._restored = -1  # generation of the chief's group for which it was restored
+        self._begun = -1  # generation of the chief's group that began
         self._sessions: dict[tuple[int, int], Session] = {}
-        self._away_since: dict[int, float] = {}  # groups of which the last connection has broken
+        self._away_since: dict[int, float] = {}  # groups without connections, with the time of the loss
         self._changed = threading.Condition()
         self._ends = False
 
     @property
     def has_ended(self) -> bool:
-        """Whether every worker of every group has said goodbye."""
+        """Whether all workers of all groups have left."""
         return self.shard is not None and self.shard.ledger.all_left
 
     @property
     def clients(self) -> set[tuple[int, int]]:
-        """Group and rank of each worker that is connected."""
+        """(group, rank) of each connected worker."""
         return set(self._sessions)
 
     @property
     def reserved(self) -> int:
-        """Bytes that the first steps will take: the optimizer's state and gradients."""
+        """Memory that the first steps will allocate, for optimizer states and gradients, in bytes."""
         return 0 if self.shard is None or self.shard.version else self._reserved
 
     def stop(self) -> None:
-        """Release the threads that wait for other workers; from any thread, twice is once."""
+        """Release threads that wait for other workers. Thread-safe; may be called twice."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -114,18 +118,17 @@ class ServerPair:
             session.cut()
 
     def save_for_itself(self) -> None:
-        """What an asynchronous server has done since it was last saved, should it die or the run be taken up again."""
+        """Save the state of an asynchronous server for its restart."""
         if self._saves_itself and self._is_open:
             try:
                 self.save(None)
             except OSError as error:
                 print(f"torchyard: {self.name} could not save its shard: {error}", flush=True)
 
-    def admit(self, connection: Connection, said: dict[str, Any]) -> Session:
-        """The session of a worker that has introduced itself. Raises Refusal, and KeyError, TypeError or ValueError for
-        what is no introduction."""
-        group, rank, size, generation = (int(said[key]) for key in ("group", "rank", "size", "generation"))
-        place = (int(said["shard"]), int(said["shards"]), int(said["groups"]))
+    def admit(self, connection: Connection, description: dict[str, Any]) -> Session:
+        """The session of a new worker. Raises Refusal, or KeyError, TypeError or ValueError for a bad introduction."""
+        group, rank, size, generation = (int(description[key]) for key in ("group", "rank", "size", "generation"))
+        place = (int(description["shard"]), int(description["shards"]), int(description["groups"]))
         if place != (self._index, self._count, self.rules.groups):
             raise Refusal(
                 f"{self.name} is server {self._index} of {self._count} for {self.rules.groups} worker groups, but "
@@ -137,7 +140,7 @@ class ServerPair:
         with self._changed:
             before = self._sessions.get((group, rank))
             if before is not None and before.generation > generation:
-                raise Refusal(f"{connection.peer} is of an earlier start of its group than those who train now.")
+                raise Refusal(f"{connection.peer} is of an earlier generation of its group.")
             self._sessions[group, rank] = session
             self._away_since.pop(group, None)
             if self.shard is not None:
@@ -150,10 +153,10 @@ class ServerPair:
         return session
 
     def lost(self, session: Session, error: PeerLost) -> None:
-        """A worker is gone without a goodbye: its group cannot go on, and hears who it was, or because of whom."""
+        """A worker was lost: inform its group, which cannot continue, of the cause."""
         with self._changed:
             if self._sessions.get((session.group, session.rank)) is not session:
-                return  # replaced by its next generation
+                return  # replaced by a newer session
             del self._sessions[session.group, session.rank]
             others = [one for one in self._sessions.values() if one.group == session.group]
             if not others:
@@ -174,53 +177,55 @@ class ServerPair:
             self._changed.notify_all()
         if self.has_ended:
             self._on_end()
-        if deliveries:  # rounds that only waited for this one
+        if deliveries:  # rounds that waited only for this worker
             self.rows.end_round(session.group)
         self.deliver(deliveries)
-        self.save_for_itself()  # else a server that dies now would come back and wait for a goodbye for ever
+        self.save_for_itself()  # otherwise a restarted server would wait for this goodbye forever
 
-    # Beginning
+    # Start
 
-    def begin(self, session: Session, said: dict[str, Any]) -> bool:
-        """The chief describes model and optimizer. Whether this server goes on with the parameters that it has."""
-        layout = Layout.read(said["layout"])
-        options = remote_optimizer.from_wire(said["options"])
-        rows = model_description.row_sizes(said)
+    def begin(self, session: Session, description: dict[str, Any]) -> bool:
+        """The chief begins with its model; returns whether this server keeps its current parameters."""
+        layout = Layout.read(description["layout"])
+        options = remote_optimizer.from_wire(description["options"])
+        rows = model_description.row_sizes(description)
         with self._changed:
             if self._layout is not None and self._keeps and self._is_open and session.generation > 0:
-                self._compare(session, layout, said)
+                self._compare(session, layout, description)
                 return True
-            whole = layout.chunks(self._count, said.get("chunk_bytes"))
+            whole = layout.chunks(self._count, description.get("chunk_bytes"))
             chunks = [chunk for chunk in whole if chunk.shard == self._index]
             if not chunks or chunks[0].shard != whole[0].shard:
-                rows = dict.fromkeys(rows, 0)  # the first server that has chunks hands them round
+                rows = dict.fromkeys(rows, 0)  # the first server with chunks distributes them
             workers = sum(one.size for one in {session.group: session for session in self._sessions.values()}.values())
-            needed = model_description.needs(said, rows, chunks, workers, self.rules.groups)
+            needed = model_description.needs(description, rows, chunks, workers, self.rules.groups)
             sentence = memory_check.shortage(self.name, needed, self._available())
             if sentence:
                 raise Refusal(sentence)
-            self._make(layout, model_description.kept(said, rows), chunks, options)
+            self._make(layout, model_description.kept(description, rows), chunks, options)
             self._reserved = needed["optimizer"] + needed["gradients"]
             self._begun = session.generation
         return False
 
-    def _make(self, layout: Layout, said: dict[str, Any], chunks: list[Any], options: list[Any]) -> None:
-        """A shard of zeros; called with the lock held."""
+    def _make(self, layout: Layout, description: dict[str, Any], chunks: list[Any], options: list[Any]) -> None:
+        """Create a shard of zeros. Call with the lock held."""
         self._is_open = False
         self._restored = -1
         self._layout = layout
-        self._description = said
+        self._description = description
         self._added = {}
-        self.rows = ReplicatedState(said["rows"])
-        self.shard = Shard(layout, chunks, said["optimizer"], options, self.rules)
+        self.rows = ReplicatedState(description["rows"])
+        self.shard = Shard(layout, chunks, description["optimizer"], options, self.rules)
         for session in self._sessions.values():
             self.shard.enter(session.group, session.rank, session.size, session.generation)
 
-    def add(self, session: Session, said: dict[str, Any]) -> list[int]:
-        """A worker's optimizer was given more parameters: its chunks that this one, the first of its group, is to
-        assign. Waits for that on all others. Raises ValueError."""
-        layout, options = Layout.read(said["layout"]), remote_optimizer.from_wire(said["options"])
-        checksums = {int(number): int(value) for number, value in said["checksums"].items()}
+    def add(self, session: Session, description: dict[str, Any]) -> list[int]:
+        """Add parameters of a worker's optimizer. Raises ValueError.
+
+        Returns the chunks that this worker, the first of its group, must assign; other workers wait until it has.
+        """
+        layout, options = Layout.read(description["layout"]), remote_optimizer.from_wire(description["options"])
+        checksums = {int(number): int(value) for number, value in description["checksums"].items()}
         with self._changed:
             shard = self.shard
             if shard is None:
@@ -252,12 +257,10 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # for what is ready at once
+            self._changed.notify_all()  # for restored chunks
             if assigned:
                 return assigned
-            self._wait_for_the_chief(
-                lambda: all(number in self._added and self._added[number].is_ready for number in own)
-            )
+            self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))
             for number, (entry, _) in own.items():
                 self._compare_added(session, self._added[number], entry, checksums.get(number))
         return []
@@ -268,7 +271,7 @@ class ServerPair:
                 f"The optimizer of {session.name} was given {words(entry)} later where another worker's was given "
                 f"{words(known.entry)}."
             )
-        # A worker that was started again begins with a checkpoint's.
+        # A restarted worker begins with values of a checkpoint.
         if session.generation == 0 and None not in (checksum, known.checksum) and checksum != known.checksum:
             raise Refusal(
                 f"{entry.name}, which the optimizer of {session.name} was given later, differs there from what "
@@ -276,22 +279,22 @@ class ServerPair:
             )
 
     def added(self, chunks: Sequence[int]) -> None:
-        """What add() has asked for is assigned."""
+        """The chunks that add() requested are assigned."""
         with self._changed:
             for number in chunks:
                 self._added[int(number)].is_ready = True
             self._changed.notify_all()
 
     def check_added(self, session: Session, number: int) -> None:
-        """Before a round in which a member pushes other chunks than its group, which would then wait for ever."""
+        """Refuse a round whose members push different chunks, which would wait forever."""
         if self.shard is None or len(session.added) == len(self.shard.ledger.added(session.group)):
             return
         if number <= self.shard.ledger.closed_round(session.group):
-            return  # it comes too late for that one
+            return  # late for that round
         self._refuse_without(session)
 
     def _refuse_without(self, session: Session) -> None:
-        """Tell a group that this member's optimizer lacks parameters which another's was given."""
+        """Inform a group that this member lacks added parameters."""
         header = {
             "op": "refused",
             "message": f"Another worker's optimizer was given parameters that the optimizer of {session.name} was not.",
@@ -302,17 +305,17 @@ class ServerPair:
                 one.post(header)
 
     def open(self) -> None:
-        """The chief has assigned all chunks: the others may come in."""
+        """The chief has assigned all chunks; the other workers may join."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
-    def join(self, session: Session, said: dict[str, Any]) -> None:
-        """Another worker describes its model: waits until the chief has begun, and (other groups) warmed up."""
+    def join(self, session: Session, description: dict[str, Any]) -> None:
+        """A worker joins with its model: waits for the chief and, in other groups, for the warm start."""
         with self._changed:
-            self._wait_for_the_chief(lambda: self._is_open_to(session))
+            self._wait_for_chief(lambda: self._is_open_to(session))
             if not self._ends:
-                self._compare(session, Layout.read(said["layout"]), said)
+                self._compare(session, Layout.read(description["layout"]), description)
             if session.group:
                 self._changed.wait_for(lambda: self._ends or (self.shard is not None and self.shard.ledger.is_warm))
             if self._ends:
@@ -320,35 +323,39 @@ class ServerPair:
             if self.rows.constants is not None:
                 session.post({"op": "constants"}, self.rows.constants)
 
-    def _wait_for_the_chief(self, said: Callable[[], bool]) -> None:
-        """With the lock held. It may never come: where this server has died and come back empty after the chief said
-        goodbye, nobody has its parameters for it."""
-        if not self._changed.wait_for(lambda: self._ends or said(), timeout=self._begin_s):
+    def _wait_for_chief(self, is_ready: Callable[[], bool]) -> None:
+        """Wait with the lock held. Raises Refusal after a timeout.
+
+        The chief does not come if this server restarted without parameters after the chief had left.
+        """
+        if not self._changed.wait_for(lambda: self._ends or is_ready(), timeout=self._begin_s):
             raise Refusal(
                 f"{self.name} has waited {self._begin_s:.0f} s for the chief to bring its parameters. Start the run "
                 "again: it goes on from the newest checkpoint."
             )
 
     def _is_open_to(self, session: Session) -> bool:
-        """Trainers that were started again wait for their chief's word, unless servers go on as they are."""
+        """Whether a worker may join: restarted workers wait for the chief, unless the server keeps its parameters."""
         return self._is_open and (self._keeps or self._begun >= session.generation)
 
-    def _compare(self, session: Session, layout: Layout, said: dict[str, Any]) -> None:
+    def _compare(self, session: Session, layout: Layout, description: dict[str, Any]) -> None:
         assert self._layout is not None
-        difference = model_description.difference(self._description, self._layout, said, layout)
+        difference = model_description.difference(self._description, self._layout, description, layout)
         if difference:
             raise Refusal(f"The model of {session.name} is not the chief's: it {difference}.")
 
     def warmed(self) -> None:
-        """Wake who waits for group 0's first steps, where they are done."""
+        """Wake threads that wait for the warm start."""
         if self.rules.warm_start_steps:
             with self._changed:
                 self._changed.notify_all()
 
     def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int], float]:
-        """The chief's group has done all its steps. The groups that have not said goodbye, at most `within_s` later,
-        those of them that are connected, and for how many seconds all of them have been away. None where this server
-        stops."""
+        """Wait for the other groups after the last step of the chief's group, at most `within_s`.
+
+        Returns the groups that have not left (none if this server stops), those of them that are connected, and the
+        seconds for which all of them have been away.
+        """
 
         def waiting() -> list[int]:
             assert self.shard is not None
@@ -358,7 +365,7 @@ class ServerPair:
         with self._changed:
             if self.shard is None:
                 raise Refusal(f"{self.name} has nothing yet.")
-            # Else groups that wait for the warm start, and this one for theirs, would wait for a goodbye for ever.
+            # Releases groups that wait for the warm start; otherwise both sides would wait forever.
             self.shard.ledger.is_over = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
@@ -378,14 +385,16 @@ class ServerPair:
                 session.post(delivery.header, delivery.payload)
 
     def take_buffers(self, session: Session, values: torch.Tensor, *, with_push: bool) -> None:
-        """Of the first of a group (at the beginning: the chief's, for all groups). `with_push`: of the round that it
-        pushes next; else they are its group's at once."""
+        """Store buffers of a group's first worker, or before the start of the chief, for all groups.
+
+        `with_push`: they become valid after the next round, else at once.
+        """
         groups = [session.group] if self._is_open else range(self.rules.groups)
         self.rows.take_buffers(session, values, groups)
         for group in groups if not with_push else ():
             self.rows.end_round(group)
 
-    # Disk
+    # Saving and restoring
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
         """As ServerCheckpoint.write(). Raises OSError, and Refusal where there is nothing to save or no folder."""
@@ -399,7 +408,7 @@ class ServerPair:
         return {**shard.state(), "description": dict(self._description), **rows, "goodbyes": goodbyes}
 
     def restore(self, session: Session, step: int) -> bool:
-        """Whether the shard of that checkpoint is in place again."""
+        """Restore the shard of a checkpoint; returns whether it succeeded."""
         saved = self._parts.read(step) if self._parts is not None else None
         if saved is None or self.shard is None:
             return False
@@ -408,7 +417,7 @@ class ServerPair:
         except ValueError as error:
             print(f"torchyard: {self.name} passes over its part of step {step}: {error}", flush=True)
             return False
-        self.save_for_itself()  # else one that dies before its first save would come back without its optimizer's state
+        self.save_for_itself()  # a restarted server needs its optimizer's state
         return True
 
     def restored(self, generation: int) -> None:
@@ -418,19 +427,19 @@ class ServerPair:
 
     def wait_restored(self, generation: int) -> None:
         with self._changed:
-            self._wait_for_the_chief(lambda: self._restored >= generation)
+            self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Take up the newest part of its own, after a death; whether there was one of this run. Before serve()."""
+        """Restore the newest part after a restart; returns whether there was one of this run."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False
         try:
-            said = saved["description"]
-            layout, _ = Layout.read(said["layout"]), model_description.row_sizes(said)
-            chunks = [c for c in layout.chunks(self._count, said.get("chunk_bytes")) if c.shard == self._index]
+            description = saved["description"]
+            layout, _ = Layout.read(description["layout"]), model_description.row_sizes(description)
+            chunks = [c for c in layout.chunks(self._count, description.get("chunk_bytes")) if c.shard == self._index]
             with self._changed:
-                self._make(layout, said, chunks, remote_optimizer.from_wire(said["options"]))
+                self._make(layout, description, chunks, remote_optimizer.from_wire(description["options"]))
                 assert self.shard is not None
                 self.shard.load(saved)
                 self.rows.load(saved)

@@ -1,7 +1,6 @@
-"""A parameter server's process: one listener for all pairs of model and optimizer that the script has distributed.
+"""The process of a parameter server: one listener for all pairs of models and optimizers.
 
-A worker has a connection of its own for each pair, and its introduction says which. The process ends when each pair
-that has begun has ended.
+A worker has one connection per pair, which its introduction names. The process ends when all pairs have ended.
 """
 
 from __future__ import annotations
@@ -33,14 +32,19 @@ from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 MOST_PAIRS = 1000
 PARTING_S = 5.0
-"""For what connections' threads are in the midst of when serving ends, such as the save after a goodbye."""
+"""Longest wait for the threads of connections at the end, for example for a save."""
 
 
 class ParameterServer:
-    """One server of `count`. `keeps`: asynchronous, so that it stays as it is when workers are started again.
+    """Server `index` of `count`.
 
-    `folder` is where checkpoints are, and `run` the run's ID; without a folder nothing is saved. `save_every_s`: of its
-    own accord, 0 never.
+    Args:
+        keeps: keep the parameters when workers restart, in asynchronous strategies.
+        folder: of checkpoints; None saves nothing.
+        run: the ID of the run.
+        save_every_s: interval of periodic saves, 0 for none.
+        available: returns the free memory in bytes.
+        begin_s: longest wait of workers for the chief.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class ParameterServer:
     ) -> None:
         self.name = name
         self.pairs: dict[int, ServerPair] = {}
-        """By number, those that a worker has come for."""
+        """The pairs for which a worker has connected, by number."""
         self._index = index
         self._count = count
         self._key = key
@@ -77,8 +81,10 @@ class ParameterServer:
         self._failure: Exception | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Until every worker of every group has said goodbye, or stop(). Closes the listener. Raises RolesError where
-        this server cannot go on."""
+        """Serve until all workers of all groups have left, or stop(); closes the listener.
+
+        Raises RolesError after an error that makes the shard inconsistent.
+        """
         if self._save_every_s > 0:
             threading.Thread(target=self._save_now_and_then, name="saver", daemon=True).start()
         admission = Admission(listener, self._key, self.name)
@@ -99,7 +105,7 @@ class ParameterServer:
             raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
 
     def stop(self) -> None:
-        """End serve() soon; from any thread, twice is once."""
+        """End serve(). Thread-safe; may be called twice."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -107,8 +113,10 @@ class ParameterServer:
             pair.stop()
 
     def finish_soon(self, within_s: float) -> None:
-        """End serve() once no worker is connected any more, at most `within_s` later. For a signal handler, which may
-        not wait for a lock that its own thread holds."""
+        """End serve() when no worker is connected, at most `within_s` later.
+
+        For a signal handler; a thread waits, since the handler's own thread may hold the lock.
+        """
         threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def _finish(self, within_s: float) -> None:
@@ -121,12 +129,12 @@ class ParameterServer:
             self.stop()
 
     def _fail(self, error: Exception) -> None:
-        """From a connection's thread: what it did to a shard did not come to its end. Ends serve() with that."""
+        """Called by a session after an error within a step; ends serve() with it."""
         self._failure = self._failure or error
         self.stop()
 
     def figures(self) -> dict[str, float]:
-        """What there is to report: see `report.METRICS`. Of several pairs the largest, and of counts the sum."""
+        """Metrics by the names of `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
         pairs = list(self.pairs.values())
         shards = [pair.shard for pair in pairs if pair.shard is not None]
         found = {"clients": float(len(set().union(*(pair.clients for pair in pairs))))}
@@ -141,16 +149,16 @@ class ParameterServer:
         return found
 
     def traffic(self) -> int:
-        """Bytes sent and received so far, over all connections."""
+        """Bytes sent and received so far."""
         return sum(self._connections.traffic())
 
     def save_for_itself(self) -> None:
-        """What an asynchronous server has done since it was last saved, of all pairs."""
+        """Save the state of all pairs of an asynchronous server."""
         for pair in list(self.pairs.values()):
             pair.save_for_itself()
 
     def resume(self) -> bool:
-        """Take up the newest parts of its own, after a death; whether there was one of this run. Before serve()."""
+        """Restore the newest parts after a restart; returns whether there was one of this run. Call before serve()."""
         numbers = server_checkpoint.numbers(self._folder, self.name) if self._folder is not None else []
         resumed = [self._pair(number).resume() for number in numbers]
         return any(resumed)
@@ -183,7 +191,7 @@ class ParameterServer:
         return None
 
     def _pair(self, number: int) -> ServerPair:
-        """The pair of that number, made where no worker has come for it before."""
+        """The pair of a number, created at its first use."""
         with self._changed:
             pair = self.pairs.get(number)
             if pair is None:
@@ -208,7 +216,7 @@ class ParameterServer:
             return pair
 
     def _left_beside(self, number: int) -> int:
-        """Bytes that are left for a pair when the others have taken what they will take with their first steps."""
+        """Free memory for a pair, without what the first steps of other pairs will allocate, in bytes."""
         others = [pair for at, pair in list(self.pairs.items()) if at != number]
         return self._available() - sum(pair.reserved for pair in others)
 
@@ -220,37 +228,39 @@ class ParameterServer:
             self.save_for_itself()
 
 
-PART_S = 1.0
-"""What is left of the grace after SIGTERM once nobody is waited for any longer: to save, and to end."""
+EXIT_RESERVE_S = 1.0
+"""Time reserved for a save and the exit at the end of the grace period after SIGTERM."""
 
 
 def serve(environment: Environment) -> None:
-    """Returns when all trainers of all groups have said goodbye, or after SIGTERM: then as soon as no trainer is
-    connected, since trainers that are stopped as well still finish their step and save. Raises EnvironmentProblem.
+    """Serve a parameter server's process until all trainers of all groups have left.
+
+    After SIGTERM it ends when no trainer is connected, since stopped trainers still finish their step and save. Raises
+    EnvironmentProblem.
     """
-    server = made(environment)
+    server = create_server(environment)
     place = next(place for place in environment.peers.ps if place.name == environment.replica)
     if environment.generation > 0 and environment.strategy == "downpour":
         server.resume()
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        server.finish_soon(environment.options.stop_grace_s - PART_S)
+        server.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
 
     signal.signal(signal.SIGTERM, stop)
-    # Connections' threads add up chunks side by side: torch's own threads on top of them would only take turns.
+    # The threads of connections sum chunks in parallel; more threads of torch would only compete with them.
     torch.set_num_threads(1)
-    gc.freeze()  # no collection looks through torch's own objects again and again
+    gc.freeze()  # exempts torch's objects from garbage collection
     listener = tensor_connection.listen_at(place)
     try:
         with ServingReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # there is nothing left but to end, with 0
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the exit is left, with code 0
     server.save_for_itself()
 
 
-def made(environment: Environment) -> ParameterServer:
-    """The server that an environment describes."""
+def create_server(environment: Environment) -> ParameterServer:
+    """Create the server of an environment. Raises EnvironmentProblem."""
     options = environment.options
     servers = [place.name for place in environment.peers.ps]
     if environment.replica not in servers or environment.strategy not in ("sandblaster", "downpour"):

@@ -1,7 +1,7 @@
-"""One server's shard: its parameters in chunks, the optimizer of each, and what a push does to them.
+"""A server's shard: parameters in chunks, their optimizers, and the effect of pushes.
 
-No socket and no thread of its own: a push goes in, deliveries come out, so that tests can drive it step by step.
-Any number of threads may push; a chunk is locked for itself, so that chunks of one round are summed side by side.
+It has neither sockets nor threads: pushes go in and deliveries come out. Any thread may push; each chunk has a lock, so
+that chunks are summed in parallel.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torchyard_roles.strategies.parameter_server.chunk_state import ChunkState, 
 from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
 
 POOLED = 64
-"""Buffers of one size that are kept for the next push."""
+"""Largest number of pooled buffers of one size."""
 LOW_PRECISION = (torch.float16, torch.bfloat16)
-"""Summed in float32."""
+"""Dtypes that are summed in float32."""
 
 
 class Shard:
-    """The chunks of one server. `options`: the optimizer's, a parameter group each."""
+    """The chunks of one server. `options` of the optimizer, one per parameter group."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Shard:
         self.rules = rules
         self.ledger = Ledger(rules, len(chunks))
         self._clock = clock
-        self._lock = threading.Lock()  # of the ledger, options and the pool; taken inside a chunk's, never outside
+        self._lock = threading.Lock()  # of ledger, options and pool; taken after a chunk's lock
         self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
         self._options: dict[tuple[int, int], list[remote_optimizer.Arguments]] = {}  # by member
         self._first_options = list(options)
         self._waited: tuple[tuple[int, int], float] = ((0, 0), 0.0)
         self._saved: dict[int, dict[str, Any]] = {}
-        """Of a checkpoint, the chunks of parameters that the optimizer had been given later: until it is again."""
+        """Chunks of added parameters from a checkpoint, until the parameters are added again."""
         self._pool: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
 
     @property
@@ -55,16 +55,16 @@ class Shard:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the newest round waited for its last member, at most in any chunk."""
+        """Longest wait of the newest round for its last member, in any chunk."""
         return self._waited[1]
 
     @property
     def numbers(self) -> list[int]:
-        """Of its chunks."""
+        """The numbers of its chunks."""
         return list(self._chunks)
 
     def enter(self, group: int, rank: int, size: int, generation: int) -> None:
-        """A member has come; the first of a newer generation makes what its group has pushed so far void."""
+        """Add a member; the first of a new generation discards earlier pushes of its group."""
         with self._lock:
             newer = self.ledger.enter(group, size, generation)
             self._options.pop((group, rank), None)
@@ -76,7 +76,7 @@ class Shard:
                             del known[key]
 
     def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
-        """A member has said goodbye. The deliveries of what only waited for it."""
+        """A member leaves; returns the deliveries of rounds that waited only for it."""
         with self._lock:
             self.ledger.leave(group, rank, generation)
         deliveries: list[Delivery] = []
@@ -87,20 +87,19 @@ class Shard:
         return deliveries
 
     def set_options(self, group: int, rank: int, options: list[remote_optimizer.Arguments]) -> None:
-        """What a member's optimizer says from its next push on. Of a round's members, the lowest rank's hold."""
+        """Set a member's optimizer options from its next push on. A round uses those of its lowest rank."""
         if len(options) < len(self._first_options):
             raise ValueError(f"{len(options)} parameter groups, but there are {len(self._first_options)}")
         with self._lock:
             self._options[group, rank] = options
 
     def expect(self, group: int, chunks: Iterable[int]) -> None:
-        """Members of the group push these as well from their next round on."""
+        """The members of a group also push these chunks from their next round on."""
         with self._lock:
             self.ledger.add(group, chunks)
 
     def add(self, chunk: Chunk, layout: Layout, options: list[remote_optimizer.Arguments]) -> bool:
-        """A chunk of a parameter that an optimizer was given later. Whether a checkpoint had it, which it goes on from.
-        Raises ValueError."""
+        """Add a chunk of a new parameter; returns whether it was restored from a checkpoint. Raises ValueError."""
         if chunk.group >= len(options):
             raise ValueError(f"a parameter of group {chunk.group}, but there are {len(options)}")
         state = ChunkState(chunk, layout, self.optimizer, options[chunk.group])
@@ -108,18 +107,18 @@ class Shard:
         if saved is not None:
             state.load(saved)
         with self._lock:
-            self._chunks = {**self._chunks, chunk.number: state}  # others may be going through it
+            self._chunks = {**self._chunks, chunk.number: state}  # other threads may iterate over it
         return saved is not None
 
-    # Tensors come in
+    # Pushes and pulls
 
     def expects(self, push: Push) -> bool:
-        """Whether the gradient would count; one that would not need not be kept while it is received."""
+        """Whether the gradient would count; otherwise it is discarded while it is received."""
         with self._lock:
             return self.ledger.round_for(push) is not None
 
     def buffer(self, chunk: int) -> torch.Tensor:
-        """A tensor to receive the chunk's gradient into; push() takes it back. Raises KeyError for another's chunk."""
+        """A tensor to receive the chunk's gradient into, for push(). Raises KeyError for an unknown chunk."""
         state = self._chunks[chunk]
         with self._lock:
             kept = self._pool.get((state.chunk.elements, state.parameters.dtype))
@@ -128,10 +127,10 @@ class Shard:
         return torch.empty_like(state.parameters)
 
     def push(self, push: Push, gradient: torch.Tensor | None) -> list[Delivery]:
-        """One chunk of a member's push; `gradient` is 1-D, None where the push is void or bare.
+        """Add one chunk of a member's push; `gradient` is 1-D, or None for a void or bare push.
 
-        The deliveries go to the whole group once its last contribution is there, to the member itself where it is
-        too late, and to nobody otherwise. Raises KeyError for a chunk that is not this shard's.
+        Returns deliveries to the whole group after the last contribution, to the member if it is late, else none.
+        Raises KeyError for an unknown chunk.
         """
         state = self._chunks[push.chunk]
         now = self._clock()
@@ -147,12 +146,12 @@ class Shard:
                 total = state.sums[key] = Sum(one)
             if any(each.push.rank == push.rank for each in total.arrived):
                 self._give_back(gradient)
-                return []  # the same chunk twice: no honest member does that
+                return []  # a duplicate
             self._add(total, Contribution(push, gradient, now))
             return self._complete_if_all_there(state, key)
 
     def pull(self, group: int, rank: int, chunk: int) -> Delivery:
-        """The newest parameters of a chunk, for one member."""
+        """A delivery of the newest parameters of a chunk to one member."""
         state = self._chunks[chunk]
         with state.lock:
             with self._lock:
@@ -161,17 +160,17 @@ class Shard:
             return Delivery(group, rank, header, state.parameters.clone())
 
     def assign(self, chunk: int, values: torch.Tensor) -> None:
-        """Set a chunk's parameters, and forget what its optimizer knew of the old ones."""
+        """Set a chunk's parameters, and reset its optimizer."""
         state = self._chunks[chunk]
         with state.lock, torch.no_grad():
             state.parameters.copy_(values)
-            state.forget()
+            state.reset_optimizer()
 
     def set(self, chunk: int, values: torch.Tensor, group: int, number: int | None) -> None:
-        """Set a chunk's parameters to what the script has made of them; its optimizer's state stays.
+        """Set parameters that the script has changed; the optimizer's state is kept.
 
-        At once where `number` is None, else when the group's round of that number is complete: until then a member that
-        has come last may still pull what they were.
+        They are set at once if `number` is None, else when that round of the group is complete, since a slow member may
+        still pull the old ones.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -185,7 +184,7 @@ class Shard:
     def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
         if not self.rules.in_rank_order or self.rules.backup_workers:
-            # With backup workers nobody knows yet whose turn is next: see _complete.
+            # With backup workers the members are not known yet: summed in _complete_if_all_there().
             if self.rules.in_rank_order:
                 total.waiting[contribution.push.rank] = contribution
             else:
@@ -234,14 +233,14 @@ class Shard:
         return self._step(state, total, 1.0)
 
     def _clip(self, total: Sum) -> None:
-        """Bring the elements of the mean gradient to what its members want: of the sum to as many times that."""
+        """Clip the elements of the mean gradient, by limits of the sum."""
         clip = total.arrived[0].push.clip
         if clip is not None and total.total is not None:
             bound = clip * sum(not each.push.void for each in total.arrived)
             total.total.clamp_(-bound, bound)
 
     def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
-        """Nothing is stepped yet; all are told the squared norm of the mean gradient, summed in double precision."""
+        """Hold the sum, and report the squared norm of the mean gradient, in double precision."""
         total.is_held = True
         counted = sum(not each.push.void for each in total.arrived)
         if total.total is not None:
@@ -256,10 +255,10 @@ class Shard:
         ]
 
     def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
-        """A member of the group wants what is held of a chunk's round to be stepped with, times `factor`.
+        """Step with a held sum times `factor`, on the request of a member.
 
-        All members work out the same factor; the first one's is used. Each is sent the new parameters once it has
-        asked.
+        All members compute the same factor; that of the first request is used. Each member gets the new parameters
+        after its own request.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -349,13 +348,12 @@ class Shard:
                 if len(kept) < POOLED:
                     kept.append(buffer)
 
-    # What outlives the process
+    # Saving and restoring
 
     def state(self) -> dict[str, Any]:
-        """A copy of parameters, optimizer states, version and counts, fit for torch.load(weights_only=True).
+        """A copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).
 
-        Each chunk is as one round left it. Where rounds overlap (asynchronous groups) not all chunks are as the same
-        round left them, which such a strategy tolerates by its nature.
+        Each chunk is consistent. With asynchronous groups, chunks may be from different rounds.
         """
         chunks: dict[int, dict[str, Any]] = dict(self._saved)
         for number, state in self._chunks.items():
@@ -375,7 +373,7 @@ class Shard:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Take up what state() gave. Raises ValueError, with nothing changed, where it is of another shard."""
+        """Restore a state(). Raises ValueError, without changes, for the state of another shard."""
         try:
             chunks = saved["chunks"]
             first = {number for number in chunks if number < ADDED}

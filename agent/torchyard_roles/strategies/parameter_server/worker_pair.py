@@ -1,8 +1,7 @@
-"""One pair of model and optimizer under parameter servers, as one worker has it: what its step exchanges."""
+"""One pair of model and optimizer on a worker: the exchange with all servers in its step()."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,28 +12,27 @@ from pathlib import Path
 import torch
 
 from torchyard_roles.checkpoints import files
-from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import PeerLost, RolesError, StoreLost, StoreTimeout, UsageProblem
+from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
 from torchyard_roles.exchange.chunk_staging import PackedTensors, Staging
 from torchyard_roles.exchange.parameter_layout import ADDED, Chunk, Entry, Layout, added_chunks
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
 from torchyard_roles.strategies.parameter_server import remote_optimizer as served_optimizer
-from torchyard_roles.strategies.parameter_server.gradient_push import Gradients, Marks, Untouched
-from torchyard_roles.strategies.parameter_server.parameter_changes import InstalledParameters, checksum
+from torchyard_roles.strategies.parameter_server.gradient_push import Gradients, LocalGradientGuard, Marks
+from torchyard_roles.strategies.parameter_server.parameter_changes import InstalledParameters, checksum, compare_at_end
 from torchyard_roles.strategies.parameter_server.server_group import Servers, on_all
 from torchyard_roles.strategies.parameter_server.server_link import Completion, Exchange, ServerLink
 
-LAST_CHECK_S = 30.0
-"""How long a group's first worker waits for the others at its end, to compare parameters with theirs."""
 MEET_S = 120.0
-"""For all servers to be there: each has torch to import first."""
+"""Longest wait for all servers, which import torch first."""
 
 
 class WorkerPair:
-    """One worker, with a link to each server. `number` counts the pairs. `overlaps`: whether an exchange goes on while
-    the next step is computed; by default with several asynchronous groups."""
+    """The pair `number` of one worker, with a link to each server.
+
+    `overlaps`: whether an exchange overlaps with the next step. Default: with several asynchronous groups.
+    """
 
     def __init__(
         self,
@@ -60,48 +58,48 @@ class WorkerPair:
         self._links: list[ServerLink] = []
         self.parameters: list[torch.nn.Parameter] = []
         self._arrived_rows: dict[str, torch.Tensor] = {}
-        """Of each row, by what it is called on the wire, what the servers sent last."""
+        """The last received replicated state, by its name in messages."""
         self._has_constants = False
         self._sent_buffers: torch.Tensor | None = None
-        """What the servers have of this group's first worker."""
+        """The buffers that this group's first worker sent last."""
         self._kept: set[str] = set()
-        """Servers that went on as they were when this group was started again."""
+        """Servers that kept their parameters when this group restarted."""
         self._added: list[Entry] = []
-        """Parameters that the optimizer was given, or that were unfrozen, since distribute()."""
+        """Parameters that were added or unfrozen since distribute()."""
         self.steps = 0
-        self._told = ""  # the options that servers were told last
+        self._sent_options = ""  # the optimizer options that were sent last
         self._is_restored = False
         self._flushed = 0
-        """The last step that flush() was called for."""
+        """The step of the last flush()."""
         self._exchange: Completion | None = None
         self._pulls = False
         self._held: Exchange | None = None
-        """Between clip_gradients() and the optimizer's step: what the servers have summed already."""
+        """Between clip_gradients() and step(): the exchange whose sums the servers hold."""
         self._factor = 1.0
         self._clip: float | None = None
-        """Between clip_values() and the optimizer's step."""
+        """The limit of clip_values(), until the next step."""
         self._clipped: Marks = {}
-        """The gradients that either was called for."""
+        """The gradients that were clipped."""
         self._renews = False
-        """Whether the servers have taken changes of the script's with what they hold."""
+        """Whether the held exchange included parameters that the script had changed."""
         self._is_void = False
-        """Whether this worker's own part of it was not finite."""
+        """Whether this worker's part of the held gradients was not finite."""
         self._waited = 0.0
         self._clipped_s = 0.0
-        """Of this step, spent in clip_gradients()."""
+        """Seconds of this step in clip_gradients()."""
         self._skipped = 0
-        """Steps whose gradients of this worker's own counted for nothing."""
+        """Steps in which this worker's gradients were skipped."""
         self._stepped_at = 0.0
         self.times = {"compute_s": 0.0, "exchange_s": 0.0, "wait_s": 0.0}
-        """Of the last step."""
+        """Seconds of the last step."""
         self.spent = {"exchange_s": 0.0, "wait_s": 0.0}
-        """Of all steps."""
+        """Seconds of all steps."""
         self._local_step: Callable[[], None] = lambda: None
-        self._untouched: Untouched | None = None
-        """Where gradients are not averages before the step."""
+        self._guard: LocalGradientGuard | None = None
+        """For groups of several workers, whose gradients are local before the step."""
 
     def connect(self) -> None:
-        """To all servers. Raises PeerLost where one does not come."""
+        """Connect to all servers. Raises PeerLost."""
         environment = self._environment
         servers = environment.peers.ps
         for number, server in enumerate(servers):
@@ -123,17 +121,17 @@ class WorkerPair:
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, elsewhere: Callable[[], set[int]]
     ) -> None:
-        """Begin on the servers, or join what the chief has begun there, and take over the optimizer's step().
+        """Begin on the servers, or join after the chief has begun, and replace the optimizer's step().
 
-        `elsewhere` gives the identities of the other pairs' parameters, of which the model may have some. Raises
-        UsageProblem where the servers cannot serve this pair.
+        `elsewhere` returns the IDs of the other pairs' parameters, which may be part of the model. Raises UsageProblem
+        if the servers cannot serve this pair.
         """
         name = remote_optimizer.class_name(optimizer)
         layout, parameters = Layout.of(model, optimizer, name in remote_optimizer.SHAPED)
         self._elsewhere = elsewhere
         self._check_apart(layout.entries, parameters)
         self._model, self._optimizer = model, optimizer
-        self._held_by = _held_by(optimizer)
+        self._known_ids = _parameter_ids(optimizer)
         self._layout, self.parameters = layout, parameters
         self._names = [entry.name for entry in self._layout.entries]
         self._installed = InstalledParameters(self._names, self.parameters)
@@ -142,14 +140,14 @@ class WorkerPair:
         self._buffers = PackedTensors(model.buffers())
         known = {id(parameter) for parameter in self.parameters} | elsewhere()
         self._constants = PackedTensors(parameter for parameter in model.parameters() if id(parameter) not in known)
-        self._told = remote_optimizer.as_text(remote_optimizer.arguments(optimizer))
+        self._sent_options = remote_optimizer.as_text(remote_optimizer.arguments(optimizer))
         chunk_bytes = self._chunk_bytes
         if chunk_bytes is None and self._overlaps:
             chunk_bytes = self._layout.chunk_bytes_behind_computing(len(self._links))
         self._description = messages.text_of(
             {
                 "layout": self._layout.fingerprint(),
-                "options": json.loads(self._told),
+                "options": json.loads(self._sent_options),
                 "optimizer": name,
                 "chunk_bytes": chunk_bytes,
                 "rows": {"buffers": self._buffers.bytes, "constants": self._constants.bytes},
@@ -165,13 +163,13 @@ class WorkerPair:
             sums=self._push_every > 1,
         )
         if self._environment.group_size > 1:
-            self._untouched = Untouched(optimizer)
-            self._untouched.watch(self._names, self.parameters)
+            self._guard = LocalGradientGuard(optimizer)
+            self._guard.watch(self._names, self.parameters)
         self._staging = Staging(self.parameters, in_place=not self._overlaps)
         self._servers = Servers(self._environment.name, self._links, self._staging, self._reenter)
         for number, link in enumerate(self._links):
             link.serves([chunk for chunk in chunks if chunk.shard == number])
-        # The first server that has chunks hands round what no server steps.
+        # The first server with chunks distributes the replicated state.
         self._row_link = next(link for link in self._links if link.chunks)
         self._row_link.rows = {
             name: (row.bytes, partial(self._arrived_rows.__setitem__, name))
@@ -195,7 +193,7 @@ class WorkerPair:
                 )
 
     def _enter(self, link: ServerLink) -> None:
-        """Take part in what the server does: the chief begins, the others wait for that."""
+        """Begin on a server as the chief, or join."""
         if not self._is_chief:
             link.command({"op": "join"}, self._description)
             return
@@ -216,10 +214,10 @@ class WorkerPair:
                     link.tell({"op": name}, row.packed())
 
     def _rows(self) -> dict[str, PackedTensors]:
-        """What no server steps, by what it is called on the wire."""
+        """The replicated state, by its name in messages."""
         return {"buffers": self._buffers, "constants": self._constants}
 
-    # A step
+    # Step
 
     def _step(self) -> None:
         began = time.monotonic()
@@ -236,8 +234,8 @@ class WorkerPair:
             self.spent[name] += self.times[name]
 
     def _push_and_pull(self) -> float:
-        """A step's exchange. Seconds that servers waited in it."""
-        self._check_untouched()
+        """The exchange of a step; returns the seconds that servers waited."""
+        self._check_guard()
         clip = self._taken_clip()
         changed = self._changes()
         waited = self._end_last()
@@ -258,27 +256,29 @@ class WorkerPair:
             self._note()
         return waited
 
-    def _check_untouched(self, *, clips: bool = False) -> None:
-        if self._untouched is not None:
-            self._untouched.check(self._installed.changed, may_be_unscaled=clips)
+    def _check_guard(self, *, clips: bool = False) -> None:
+        if self._guard is not None:
+            self._guard.check(self._installed.changed, may_be_unscaled=clips)
 
     def _end_last(self) -> float:
-        """With a step's gradients at hand: end the exchange of the step before. Seconds that servers waited in it."""
+        """Finish the exchange of the previous step; returns the seconds that servers waited."""
         for link in self._links:
             link.note_gradients()
         waited = self._finish()
-        held_by = _held_by(self._optimizer)
-        if held_by != self._held_by:
+        ids = _parameter_ids(self._optimizer)
+        if ids != self._known_ids:
             self._add_parameters()
-            self._held_by = held_by
+            self._known_ids = ids
         return waited
 
-    # What the optimizer is given later
+    # Added parameters
 
     def _add_parameters(self) -> None:
-        """Of parameters that were unfrozen or given to the optimizer since the last step, all workers alike, the first
-        one of a group brings its values to the servers, unless another group's has. Raises UsageProblem for a parameter
-        that the optimizer does not have any more."""
+        """Add parameters that were unfrozen or added to the optimizer since the last step, on all workers.
+
+        The first worker of the first group that adds them sends the values to the servers. Raises UsageProblem for a
+        parameter that was removed from the optimizer.
+        """
         group_of = {
             id(each): number for number, group in enumerate(self._optimizer.param_groups) for each in group["params"]
         }
@@ -304,20 +304,19 @@ class WorkerPair:
         self._names += [entry.name for entry, _ in new]
         self.parameters += [parameter for _, parameter in new]
         self._added += [entry for entry, _ in new]
-        if self._untouched is not None:
-            self._untouched.watch(self._names, self.parameters)
+        if self._guard is not None:
+            self._guard.watch(self._names, self.parameters)
         for link, chunks in zip(self._links, added):
             link.serves([*link.chunks, *chunks])
         on_all(self._links, lambda link: self._add(link, [entry for entry, _ in new], compares=True))
         self._note()
 
     def _add(self, link: ServerLink, entries: list[Entry], *, compares: bool) -> None:
-        """Tell a server of parameters that were added. `compares`: they have not been trained yet, and so are alike on
-        all workers."""
+        """Send added parameters to a server. `compares`: they are untrained, and must be equal on all workers."""
         layout = Layout(tuple(entries), self._layout.whole_parameters)
         chunks = {chunk.number: chunk for chunk in link.chunks if chunk.number >= ADDED}
         names = {entry.name for entry in entries} if compares else set()
-        told = {
+        description = {
             "layout": layout.fingerprint(),
             "options": remote_optimizer.arguments(self._optimizer),
             "checksums": {
@@ -326,25 +325,25 @@ class WorkerPair:
                 if self._names[chunk.pieces[0].parameter] in names
             },
         }
-        numbers = link.command({"op": "add"}, messages.text_of(told))["assign"]
+        numbers = link.command({"op": "add"}, messages.text_of(description))["assign"]
         for number in numbers:
             link.tell({"op": "assign", "chunk": number}, self._staging.values(chunks[number]))
         if numbers:
             link.command({"op": "added", "chunks": numbers})
 
-    # What the script changes by itself
+    # Changes by the script
 
     def _changes(self) -> dict[int, int]:
-        """Checksums of the chunks that the script has changed since the last step, by number. Raises UsageProblem where
-        the servers cannot take such a change.
+        """Checksums of the chunks that the script has changed since the last step, by number.
 
-        All workers of a synchronous group make it alike: its first worker brings the new values to the servers before
-        its push, which no round ends without, and the checksums in all pushes of the round say whether it was alike.
+        All workers of a synchronous group must make equal changes. The first worker sends the new values before its
+        push, and the servers compare the checksums in all pushes of the round. Raises UsageProblem if the strategy does
+        not support such changes.
         """
         changed = set(self._installed.changed())
         if not changed:
             return {}
-        refused = self._refuses_changes()
+        refused = self._reason_against_changes()
         if refused:
             raise UsageProblem(
                 f"The script has changed the parameter {self._names[min(changed)]} outside optimizer.step(), and "
@@ -358,8 +357,8 @@ class WorkerPair:
             if any(piece.parameter in changed for piece in chunk.pieces)
         }
 
-    def _refuses_changes(self) -> str:
-        """Half a sentence; empty where they can be taken."""
+    def _reason_against_changes(self) -> str:
+        """Why changes are not supported, as a clause, or an empty string."""
         if self._has_others:
             return "the servers have updates of other worker groups in it, which would be lost with that."
         if self._pull_every > 1 or self._push_every > 1:
@@ -369,8 +368,8 @@ class WorkerPair:
         return ""
 
     def flush(self, steps: int) -> None:
-        """Push what is held back since the last push, where this pair has taken `steps` steps by then. All members of a
-        group do, be it nothing: a round is the mean of one push of each."""
+        """Push pending gradients after `steps` steps of this pair. All members of a group push, even without gradients,
+        since a round has one push of each."""
         if self._push_every == 1 or steps <= self._flushed or steps % self._push_every == 0:
             return
         self._flushed = steps
@@ -380,15 +379,15 @@ class WorkerPair:
             self._finish()
 
     def hold(self) -> None:
-        """Push the gradients for the servers to sum, and begin to wait for their norm. Raises UsageProblem where what
-        was pushed before has not been stepped with."""
+        """Push the gradients, which the servers sum and hold, and request their norm. Raises UsageProblem if an
+        exchange is held already."""
         self._check_not_held()
         self._installed.check()
-        self._check_untouched(clips=True)
+        self._check_guard(clips=True)
         clip = self._taken_clip()
         changed = self._changes()
         self._end_last()
-        self._is_void = not self._gradients.are_finite()  # what becomes of that is the step's: it knows of a GradScaler
+        self._is_void = not self._gradients.are_finite()  # handled in the step, which knows about a GradScaler
         gradients = self._gradients.now(void=self._is_void)
         self._begin(gradients, pushes=True, pulls=True, void=self._is_void, hold=True, changed=changed, clip=clip)
         self._clipped = self._gradients.marks()
@@ -403,7 +402,7 @@ class WorkerPair:
             )
 
     def square(self) -> float:
-        """The squared norm of what hold() has pushed: of the mean over the group."""
+        """The squared norm of the held mean gradient."""
         completion, self._exchange = self._exchange, None
         assert completion is not None
         completion.wait()
@@ -416,17 +415,17 @@ class WorkerPair:
         return square
 
     def scale(self, factor: float, *, took_s: float) -> None:
-        """What is held is multiplied by `factor` in the step. `took_s`: seconds of clip_gradients()."""
+        """Set the factor for the held gradients. `took_s`: the seconds of clip_gradients()."""
         self._factor = factor
         self._clipped_s = took_s
 
     @property
     def is_void(self) -> bool:
-        """Whether this worker's own part of what is held is not finite."""
+        """Whether this worker's part of the held gradients is not finite."""
         return self._held is not None and self._is_void
 
     def clip_values(self, value: float) -> None:
-        """The servers bring each element of the mean gradient to between -`value` and `value` before the next step."""
+        """Let the servers clip each element of the mean gradient in the next step."""
         self._check_not_held()
         if self._clip is not None and self._gradients.are_marked(self._clipped):
             value = min(value, self._clip)
@@ -434,13 +433,12 @@ class WorkerPair:
         self._clipped = self._gradients.marks()
 
     def allow_clipped(self) -> None:
-        """This worker's own gradients were clipped here."""
-        if self._untouched is not None:
-            self._untouched.allow()
+        """Accept that the local gradients were clipped."""
+        if self._guard is not None:
+            self._guard.allow()
 
     def _taken_clip(self) -> float | None:
-        """What the servers are to clip this step's gradients by: those that clip_values() was called for. Raises
-        UsageProblem where others were added to them."""
+        """The limit of clip_values() for this step. Raises UsageProblem if the gradients have changed since."""
         clip, self._clip = self._clip, None
         if clip is None:
             return None
@@ -460,14 +458,14 @@ class WorkerPair:
         )
 
     def _step_held(self) -> float:
-        """Let the servers step with what they have summed."""
+        """Let the servers step with the held sums; returns the seconds that servers waited."""
         self._held = None
         marks, self._clipped = self._clipped, {}
         if not self._gradients.are_marked(marks):
             raise self._changed_since_clipped()
         self._gradients.check_unscaled()
         if self._is_void:
-            self._gradients.prepare_void(self.steps)  # which says where
+            self._gradients.prepare_void(self.steps)  # raises with the parameter's name
         changed = self._installed.changed()
         if changed:
             raise UsageProblem(
@@ -494,9 +492,9 @@ class WorkerPair:
         changed: Mapping[int, int] | None = None,
         clip: float | None = None,
     ) -> None:
-        """Set an exchange going with all servers. `changed` is what _changes() has found before it."""
+        """Begin an exchange with all servers. `changed` is the result of _changes()."""
         if pushes:
-            self._tell_news()
+            self._send_updates()
             self._staging.offer(gradients, copied=self._overlaps and self._push_every == 1)
         self._pulls = pulls
         self._staging.fence()
@@ -514,7 +512,7 @@ class WorkerPair:
         self._exchange = self._servers.begin(exchange)
 
     def _finish(self) -> float:
-        """Wait for the exchange under way, if any, and install what it brought. Seconds that servers waited in it."""
+        """Finish the current exchange, if any, and install its parameters; returns the seconds that servers waited."""
         if self._exchange is None:
             return 0.0
         completion, self._exchange = self._exchange, None
@@ -525,26 +523,24 @@ class WorkerPair:
         return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
 
     def pull(self) -> None:
-        """The servers' newest, now."""
+        """Pull and install the newest parameters."""
         self._staging.fence()
         self._servers.pull()
         self._install_rows()
         self._note()
 
     def _note(self) -> None:
-        """What the parameters hold now has come from the servers."""
+        """Note that the parameters were installed from the servers."""
         self._installed.note()
-        if self._untouched is not None:
-            self._untouched.installed()
+        if self._guard is not None:
+            self._guard.installed()
 
     def _install_rows(self) -> None:
-        """Between two steps, as parameters are: a link's thread would change them in the midst of one.
+        """Install received buffers and frozen parameters, between two steps like parameters.
 
-        Frozen parameters come once. A server that has come back brings them again, as old as they were: other pairs may
-        train some of them meanwhile.
-
-        Buffers that have not changed are not sent again. So what came last is what all but the group's first worker
-        have after each step; the first worker's own buffers are what the others get.
+        Frozen parameters are installed once: a restarted server sends its old ones again, but other pairs may train
+        some of them meanwhile. Unchanged buffers are not sent again, so the last received ones are installed after each
+        step, except on the group's first worker, which is their source.
         """
         for name, row in self._rows().items():
             is_source = name == "constants" or self._leads_group
@@ -552,13 +548,13 @@ class WorkerPair:
             if arrived is not None and not (name == "constants" and self._has_constants):
                 row.unpack(arrived)
 
-    def _tell_news(self) -> None:
-        """What has changed since the last push: the optimizer's options, and the buffers of a group's first."""
+    def _send_updates(self) -> None:
+        """Send changed optimizer options, and changed buffers of a group's first worker."""
         options = remote_optimizer.as_text(remote_optimizer.arguments(self._optimizer))
-        changed, self._told = options != self._told, options
+        changed, self._sent_options = options != self._sent_options, options
         buffers = self._buffers.packed() if self._leads_group and self._buffers.bytes else None
         for link in self._links:
-            with suppress(PeerLost):  # the exchange that follows sees it as well, and raises it or waits for the server
+            with suppress(PeerLost):  # the exchange that follows handles the loss
                 if changed:
                     link.tell({"op": "options"}, messages.text_of(json.loads(options)))
                 if link is self._row_link and buffers is not None and not _equal(buffers, self._sent_buffers):
@@ -566,7 +562,7 @@ class WorkerPair:
                     self._sent_buffers = buffers
 
     def _reenter(self, link: ServerLink) -> None:
-        """Only a server that came back empty is begun anew, with the parameters that the chief has."""
+        """Join a restarted server; the chief begins again on one without parameters."""
         description = self._description
         if link is self._row_link:
             self._sent_buffers = None
@@ -574,7 +570,7 @@ class WorkerPair:
             self._enter(link)
         else:
             link.command({"op": "join"}, description)
-        options = messages.text_of(json.loads(self._told))
+        options = messages.text_of(json.loads(self._sent_options))
         link.tell({"op": "options"}, options)
         if self._added:
             self._add(link, self._added, compares=False)
@@ -594,7 +590,7 @@ class WorkerPair:
             self.pull()
 
     def restore(self, step: int) -> None:
-        """The servers' parts of that checkpoint; once."""
+        """Restore the servers' parts of a checkpoint, once."""
         if self._is_restored:
             return
         self._is_restored = True
@@ -630,7 +626,7 @@ class WorkerPair:
         return self._is_chief and (self._has_others or self._push_every > 1 or self._pull_every > 1)
 
     def finish(self) -> None:
-        """The last exchange, with what was held back."""
+        """The last exchange, including pending gradients."""
         changed = self._installed.changed()
         if changed and not self.steps and (self._has_others or self._environment.group_size > 1):
             raise UsageProblem(
@@ -638,7 +634,8 @@ class WorkerPair:
                 "has never stepped: each worker has trained alone.",
                 "Update by that optimizer's step(), or set strategy.kind to all_reduce.",
             )
-        self._compare_at_end()
+        if self._environment.group_size > 1 and not self._has_others:
+            compare_at_end(self._environment, self._number, self.parameters)
         if changed and self.ends_last:
             print(
                 f"torchyard: the parameter {self._names[changed[0]]} was changed after the last step, and is replaced "
@@ -648,37 +645,9 @@ class WorkerPair:
         self._finish()
         self.flush(self.steps)
 
-    def wait_for_other_groups(self, *, says: bool) -> None:
+    def wait_for_other_groups(self, *, logs: bool) -> None:
         """As Servers.wait_for_other_groups()."""
-        self._servers.wait_for_other_groups(says=says)
-
-    def _compare_at_end(self) -> None:
-        """What a script changes after its last step reaches no server: the workers of a synchronous group must do so
-        alike. The first one compares, and does not wait long."""
-        environment = self._environment
-        alone = environment.group_size == 1 or self._has_others or environment.options.backup_workers > 0
-        if alone or not environment.store or not environment.key:
-            return
-        own = str([checksum(each.detach().cpu().contiguous()) for each in self.parameters]).encode()
-        key = f"finish/{environment.gang}/{environment.generation}/{self._number}"
-        store = JoinStore.of(environment)
-        try:
-            if environment.group_rank > 0:
-                store.set(f"{key}/{environment.group_rank}", hashlib.sha256(own).digest())
-                return
-            deadline = time.monotonic() + LAST_CHECK_S
-            for rank in range(1, environment.group_size):
-                theirs = store.get(f"{key}/{rank}", max(0.0, deadline - time.monotonic()))
-                if theirs != hashlib.sha256(own).digest():
-                    raise UsageProblem(
-                        "The workers end with different parameters: something other than the optimizer that "
-                        "distribute() was given has changed them after its last step, and not alike.",
-                        "Give every optimizer to distribute(), or set strategy.kind to all_reduce.",
-                    )
-        except (StoreTimeout, StoreLost):
-            print("torchyard: the workers' parameters were not compared at the end: one did not come.", flush=True)
-        finally:
-            store.close()
+        self._servers.wait_for_other_groups(logs=logs)
 
     def leave(self) -> None:
         try:
@@ -689,8 +658,7 @@ class WorkerPair:
             link.close(goodbye=True)
 
     def abandon(self) -> None:
-        """The other workers hear of this one's end from the servers, sooner maybe than of what has ended it: so they
-        hear that instead."""
+        """Disconnect after an exception. The servers report its cause to the other workers of the group."""
         servers = {link.peer.name for link in self._links}
         lost = [link.lost for link in self._links if link.lost is not None]
         cause = min(lost, key=lambda error: error.name not in servers, default=None)
@@ -702,6 +670,6 @@ def _equal(row: torch.Tensor, other: torch.Tensor | None) -> bool:
     return other is not None and torch.equal(row, other)
 
 
-def _held_by(optimizer: torch.optim.Optimizer) -> list[list[tuple[int, bool]]]:
-    """Which parameters it has, a list a group, and whether they are trained."""
+def _parameter_ids(optimizer: torch.optim.Optimizer) -> list[list[tuple[int, bool]]]:
+    """(ID, requires_grad) of the parameters of each group."""
     return [[(id(each), each.requires_grad) for each in group["params"]] for group in optimizer.param_groups]

@@ -1,4 +1,4 @@
-"""One worker's connection as its server has it: what comes in is obeyed, what is posted goes out."""
+"""The server's side of one worker's connection: executes its requests and sends deliveries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_roles.strategies.parameter_server.replicated_state import Replica
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 REST_S = 60.0
-"""At most so long does an answer about the other groups take."""
+"""Longest wait before an answer about the other groups."""
 
 
 class Server(Protocol):
@@ -29,10 +29,10 @@ class Server(Protocol):
     rows: ReplicatedState
     fail: Callable[[Exception], None]
 
-    def begin(self, session: Session, said: dict[str, Any]) -> bool: ...
-    def join(self, session: Session, said: dict[str, Any]) -> None: ...
+    def begin(self, session: Session, description: dict[str, Any]) -> bool: ...
+    def join(self, session: Session, description: dict[str, Any]) -> None: ...
     def open(self) -> None: ...
-    def add(self, session: Session, said: dict[str, Any]) -> list[int]: ...
+    def add(self, session: Session, description: dict[str, Any]) -> list[int]: ...
     def added(self, chunks: Sequence[int]) -> None: ...
     def check_added(self, session: Session, number: int) -> None: ...
     def deliver(self, deliveries: list[Delivery]) -> None: ...
@@ -48,7 +48,7 @@ class Server(Protocol):
 
 
 class Session:
-    """One worker's connection: this thread receives, and never waits for what is posted to be sent."""
+    """One worker's connection. Its thread receives, and never waits for sending."""
 
     def __init__(
         self, server: Server, connection: Connection, group: int, rank: int, size: int, generation: int
@@ -60,7 +60,7 @@ class Session:
         self.said_goodbye = False
         self.buffers_seen = 0
         self.added: set[int] = set()
-        """Chunks of parameters that this worker's optimizer was given later."""
+        """Chunks of parameters that were added to this worker's optimizer."""
         self._server = server
         self._connection = connection
 
@@ -73,31 +73,31 @@ class Session:
         return self._connection.host
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send it when its turn comes, after the answer to the introduction. The payload must not change any more."""
+        """Queue a message. The payload must not change afterwards."""
         self._connection.post(header, payload)
 
     def cut(self) -> None:
-        """Send what is posted, then part: the thread of this connection closes it."""
+        """Send queued messages and shut the connection down; its thread closes it."""
         self._connection.flush(2)
         self._connection.cut()
 
     def run(self) -> None:
-        """Until the worker has gone."""
+        """Serve until the worker has left."""
         try:
             while not self.said_goodbye:
-                self._obey(self._connection.receive())
+                self._handle(self._connection.receive())
             self._server.goodbye(self)
         except PeerLost as error:
             self._server.lost(self, error)
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             print(f"torchyard: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
             self._server.lost(self, PeerLost(self.name, self.host, f"it sent what cannot be ({error})"))
-        except Exception as error:  # such as torch's own, for want of memory: the shard may be half a step ahead
+        except Exception as error:  # for example out of memory: the shard may be inconsistent
             self._server.fail(error)
         self.cut()
         self._connection.close()
 
-    def _obey(self, header: dict[str, Any]) -> None:
+    def _handle(self, header: dict[str, Any]) -> None:
         op = str(header.get("op"))
         if op == "push":
             self._push(header)
@@ -109,7 +109,7 @@ class Session:
             self._command(op, header)
 
     def _scale(self, number: int, factor: float) -> None:
-        """What was held is stepped, chunk by chunk, so that the first are under way while the last are computed."""
+        """Step held sums chunk by chunk, so that sending overlaps with computing."""
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
             self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))
@@ -130,7 +130,7 @@ class Session:
             raise ValueError("a push without gradients has none behind it")
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
-        if any(one.header.get("outcome") != LATE for one in deliveries):  # its group's round is complete
+        if any(one.header.get("outcome") != LATE for one in deliveries):  # the group's round is complete
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:
@@ -139,7 +139,7 @@ class Session:
     @property
     def _shard(self) -> Shard:
         if self._server.shard is None:
-            raise ValueError("nothing has begun")
+            raise ValueError("the chief has not begun")
         return self._server.shard
 
     def _command(self, op: str, header: dict[str, Any]) -> None:
@@ -194,7 +194,7 @@ class Session:
             self._connection.receive_into(values)
             if op == "buffers":
                 server.take_buffers(self, values, with_push=bool(header.get("with_push")))
-            else:  # of the chief, before it opens
+            else:  # from the chief, before open()
                 server.rows.constants = values
         elif op == "save":
             server.save(int(header["step"]), [int(step) for step in header.get("kept", ())])

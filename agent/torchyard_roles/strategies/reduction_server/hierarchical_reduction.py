@@ -1,14 +1,14 @@
-"""Averaging a bucket of gradients over all hosts: first inside the host, then by one of its ranks through the reducers.
+"""Averages of gradient buckets in three stages: inside a host, between hosts through reducers, and back.
 
     every rank    reduce to the host's first rank (NCCL for GPUs, else gloo)
     first rank    copy to pinned memory, exchange, copy back
     every rank    broadcast from the first rank
 
-Each of the three goes on while the others work at other buckets, always in the buckets' order. With one rank a host
-the first and the last fall away, with tensors on the CPU the copies too: then nothing is left but the exchange.
+The stages work on different buckets at the same time, each in the order of buckets. With one rank per host only the
+second stage is needed, and with CPU tensors no copies.
 
-On GPUs what goes out and what comes in have a stream each. In one stream a reduction could come to wait for the
-broadcast of an earlier bucket on one rank, and that broadcast for the reduction on another: both for ever.
+On GPUs outgoing and incoming work have separate streams. In one stream a reduction could wait for the broadcast of an
+earlier bucket on one rank, and that broadcast for the reduction on another rank: a deadlock.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ from torchyard_roles.strategies.reduction_server.reducer_client import ReduceCli
 
 
 class LocalGroups:
-    """The ranks of this process's host. Two groups, since a broadcast of one bucket may not wait for a reduction of
-    the next. Made by all ranks of the world alike: `counts` has the number of ranks of each host, in rank order."""
+    """Process groups of the ranks on this host, created by all ranks of the world.
+
+    There are two groups, so that the broadcast of one bucket does not wait for the reduction of the next. `counts` has
+    the number of ranks of each host, in rank order.
+    """
 
     def __init__(self, counts: Sequence[int], rank: int) -> None:
         self.first = first_of_host(counts, rank)
@@ -68,12 +71,15 @@ class _Bucket:
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
     reduced: Any = None  # the Work of the reduction inside the host
-    gone_out: Any = None  # torch.cuda.Event: nothing that goes out needs `flat` any longer
+    gone_out: Any = None  # torch.cuda.Event: outgoing work has finished with `flat`
 
 
 class HierarchicalReduction:
-    """`client` is None on ranks that are not their host's first. `failure` is what ended the exchange, if anything:
-    buckets are then given back as they are, and who uses them must look here first."""
+    """The exchange of one section's buckets.
+
+    `client` is None except on the first rank of a host. `failure` is the error that ended the exchange; buckets then
+    come back unchanged, so callers must check it before they use a bucket.
+    """
 
     def __init__(self, client: ReduceClient | None, groups: LocalGroups, device: torch.device) -> None:
         self.failure: RolesError | None = None
@@ -88,14 +94,17 @@ class HierarchicalReduction:
         self._inward: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         if not self._is_direct:
-            self._threads = [self._thread(self._send_out, "exchange out"), self._thread(self._take_in, "exchange in")]
+            self._threads = [
+                self._thread(self._send_out, "exchange out"),
+                self._thread(self._receive, "exchange in"),
+            ]
 
     @property
     def _is_direct(self) -> bool:
         return self._groups.size == 1 and self._device.type == "cpu"
 
     def average(self, flat: torch.Tensor, step: int, index: int) -> Any:
-        """A torch future that is done with `flat`, in which the mean over all ranks of the world then is."""
+        """A torch future of `flat`, which then holds the mean over all ranks of the world."""
         future = torch.futures.Future(devices=[] if self._device.type == "cpu" else [self._device])
         bucket = _Bucket(flat, (step, index), future)
         if self.failure is not None:
@@ -113,7 +122,7 @@ class HierarchicalReduction:
         return future
 
     def close(self) -> None:
-        """Ends its threads; nothing may be in exchange."""
+        """End the threads. There must be no bucket in progress."""
         self._outward.put(None)
         for thread in self._threads:
             thread.join(timeout=5)
@@ -125,7 +134,7 @@ class HierarchicalReduction:
         bucket.future.set_result(bucket.flat)
 
     def _fail(self, error: BaseException) -> None:
-        """Kept for the training's own thread, which raises it before it uses the bucket."""
+        """Store the error for the training thread, which raises it before it uses the bucket."""
         if self.failure is None:
             gone = PeerLost("another rank", "this host", str(error))
             self.failure = error if isinstance(error, RolesError) else gone
@@ -139,19 +148,19 @@ class HierarchicalReduction:
             if bucket is None:
                 return
 
-    def _take_in(self) -> None:
+    def _receive(self) -> None:
         while True:
             bucket = self._inward.get()
             if bucket is None:
                 return
             with _on(self._incoming):
-                self._attempt(self._spread, bucket)
-                bucket.future.set_result(bucket.flat)  # with a GPU: once this stream has come so far
+                self._attempt(self._broadcast, bucket)
+                bucket.future.set_result(bucket.flat)  # on a GPU: when this stream reaches this point
 
     def _attempt(self, work: Callable[[_Bucket], None], bucket: _Bucket) -> None:
         try:
             work(bucket)
-        except (RolesError, RuntimeError) as error:  # RuntimeError is what torch.distributed raises for a lost rank
+        except (RolesError, RuntimeError) as error:  # torch.distributed raises RuntimeError for a lost rank
             self._fail(error)
 
     def _exchange(self, bucket: _Bucket) -> None:
@@ -170,8 +179,8 @@ class HierarchicalReduction:
                 self._outgoing.synchronize()
         bucket.exchanged = self._client.reduce(bucket.host, *bucket.number)
 
-    def _spread(self, bucket: _Bucket) -> None:
-        """Also after a failure, where the others of the host still wait for the broadcast."""
+    def _broadcast(self, bucket: _Bucket) -> None:
+        """Broadcast inside the host; also after a failure, since the other ranks wait for it."""
         error = bucket.exchanged.exception() if bucket.exchanged is not None else None
         if error is not None:
             self._fail(error)
@@ -183,7 +192,7 @@ class HierarchicalReduction:
             dist.broadcast(bucket.flat, self._groups.first, group=self._groups.from_first)
 
     def _pinned_for(self, bucket: _Bucket) -> torch.Tensor:
-        """Pinned memory for this bucket, the same in every step."""
+        """Pinned memory for this bucket, reused in every step."""
         key = (bucket.number[1], bucket.flat.numel(), bucket.flat.dtype)
         if key not in self._pinned:
             self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, pin_memory=True)
@@ -196,5 +205,5 @@ class HierarchicalReduction:
 
 
 def _on(stream: Any) -> Any:
-    """In which GPU work is set going; None on the CPU."""
+    """A context for GPU work in a stream; None on the CPU."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)

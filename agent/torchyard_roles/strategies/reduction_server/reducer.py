@@ -1,49 +1,53 @@
-"""The side that sums: takes each chunk from every rank, and gives the sum back as soon as the last one is there.
+"""A reducer: receives each chunk from every rank and returns the sum when the last part has arrived.
 
-It keeps nothing that outlives a step, so one that has died can be replaced by another at the same address: the
-clients send the unfinished step again (reduce_client). Any process may host one.
+It keeps no state beyond a step, so a lost reducer can be replaced at the same address: clients send the unfinished step
+again (`reducer_client`). Any process may host one.
 
-What a chunk's message says: step, bucket, chunk as "chunk"; "done" where the sender has the sum already and sends only
-for those that have not (after a replacement): then the bytes are its contribution in rank order, where the sum is
-the same again bit by bit, or, with "final", the sum itself, since another arrival order would give other bits.
+The header of a chunk has its (step, bucket, number) as "chunk". After a replacement, "done" marks a chunk whose sender
+has the sum already and sends it for the other ranks: in rank order its own part, since the same order gives the same
+bits, else the sum itself, marked "final".
 
-One thread receives from all ranks, adds, and sends a sum when it is complete: threads of their own for each connection
-spent as much time on taking turns at the interpreter's lock as on all else. Sums of 16-bit floats are made in 32 bits.
+One thread receives from all ranks, adds, and sends complete sums. With a thread per connection, half of the time was
+spent on waiting for the GIL.
 """
 
 from __future__ import annotations
 
+import gc
 import selectors
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 from torchyard_roles.exchange.listener import Admission, Connections
-from torchyard_roles.exchange.tensor_connection import Connection, dtype_name
+from torchyard_roles.exchange.tensor_connection import Connection, dtype_name, listen_at
+from torchyard_roles.keeper_reports import ServingReports
+from torchyard_roles.strategies.reduction_server import reduction_plan
+from torchyard_roles.strategies.reduction_server.chunk_sum import At, ChunkSum, Deliver, Part, PartMemory
 
 MAX_CHUNK = 4 * 1024 * 1024
-"""Bytes; a larger chunk is refused before it is received."""
-COMES_BACK_S = 1.0
-"""How long a lost connection may take to be replaced before the other ranks are told of the loss."""
+"""Largest chunk in bytes; a larger one is refused before it is received."""
+REJOIN_S = 1.0
+"""Time for a lost rank to reconnect before the other ranks are informed."""
 DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
-WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 ORDERS = ("rank", "arrival")
-
-At = tuple[int, int, int]
-Deliver = Callable[[At, torch.Tensor, float], None]
-"""(which chunk, the sum, seconds that this rank's part waited for the last one)"""
+EXIT_RESERVE_S = 1.0
+"""Time reserved for the exit at the end of the grace period after SIGTERM."""
 
 
 class Terms(NamedTuple):
-    """What all ranks of a generation must agree on."""
+    """The terms that must be equal on all ranks of a generation."""
 
     generation: int
     world: int
@@ -51,107 +55,26 @@ class Terms(NamedTuple):
     chunk_bytes: int
 
 
-class _Part(NamedTuple):
-    """A rank's contribution to a chunk. `owned`: by the reducer, from its memory."""
-
-    values: torch.Tensor
-    owned: bool
-
-
-class _Memory:
-    """For parts and sums. Used again and again: new pages would cost more time than what is received into them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._spare: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
-
-    def take(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        with self._lock:
-            spare = self._spare.get((size, dtype))
-            if spare:
-                return spare.pop()
-        return torch.empty(size // dtype.itemsize, dtype=dtype)
-
-    def give_back(self, part: _Part) -> None:
-        if part.owned:
-            with self._lock:
-                self._spare.setdefault((part.values.nbytes, part.values.dtype), []).append(part.values)
-
-    def give_back_all(self, sums: list[_Sum]) -> None:
-        """Those of a step that is over. Memory of sizes that it did not need is let go."""
-        with self._lock:
-            self._spare = {kind: self._spare.get(kind, []) for kind in {(each.size, each.dtype) for each in sums}}
-            for each in sums:
-                if each.result is not None:
-                    self._spare[each.size, each.dtype].append(each.result)
-
-
-class _Sum:
-    """One chunk on its way to a sum. Everything under the lock of its own."""
-
-    __slots__ = ("arrived", "dtype", "early", "lock", "next_rank", "result", "size", "takers", "total")
-
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
-        self.size = size
-        self.dtype = dtype
-        self.lock = threading.Lock()
-        self.total: torch.Tensor | None = None
-        self.next_rank = 0
-        self.early: dict[int, _Part] = {}  # rank order: those that came before their turn
-        self.arrived: dict[int, float] = {}
-        self.takers: dict[int, list[Deliver]] = {}
-        self.result: torch.Tensor | None = None
-
-    def add(self, rank: int, part: _Part, order: str, memory: _Memory) -> None:
-        if order == "arrival":
-            self._accumulate(part, memory)
-            return
-        self.early[rank] = part
-        while self.next_rank in self.early:
-            self._accumulate(self.early.pop(self.next_rank), memory)
-            self.next_rank += 1
-
-    def _accumulate(self, part: _Part, memory: _Memory) -> None:
-        if self.total is not None:
-            self.total.add_(part.values)
-            memory.give_back(part)
-        elif self.dtype in WIDER:
-            self.total = part.values.to(WIDER[self.dtype])
-            memory.give_back(part)
-        elif part.owned:
-            self.total = part.values
-        else:
-            self.total = memory.take(self.size, self.dtype).copy_(part.values)
-
-    def finish(self) -> torch.Tensor:
-        """The sum of all parts."""
-        assert self.total is not None
-        self.result = self.total.to(self.dtype) if self.dtype in WIDER else self.total
-        self.total = None
-        self.early.clear()
-        return self.result
-
-
 class _Round:
-    """What belongs to one generation of trainers."""
+    """The state of one generation of trainers."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self.sums: dict[At, _Sum] = {}
+        self.sums: dict[At, ChunkSum] = {}
         self.links: dict[int, _Link] = {}
-        self.step = -1  # of the newest chunk that all have contributed to: everything older is done everywhere
-        self.waited = (-1, 0.0)  # a step, and how long the first rank's part of a chunk waited for the last one's
+        self.step = -1  # of the newest complete chunk; older steps are done on all ranks
+        self.waited = (-1, 0.0)  # (step, longest time between the first and the last part of a chunk)
 
     @property
     def all_left(self) -> bool:
-        """Whether every rank came and said goodbye. With the reducer's lock held."""
+        """Whether all ranks have connected and disconnected in order. Call with the reducer's lock held."""
         return len(self.links) == self.terms.world and all(link.said_bye for link in self.links.values())
 
 
 class _Incoming(NamedTuple):
-    """A chunk whose bytes are being received."""
+    """A chunk that is being received."""
 
-    chunk: _Sum
+    chunk: ChunkSum
     at: At
     part: torch.Tensor
     done: bool
@@ -159,7 +82,7 @@ class _Incoming(NamedTuple):
 
 
 class _Link:
-    """A rank's connection."""
+    """The connection of a rank."""
 
     def __init__(self, connection: Connection, rank: int) -> None:
         self.connection = connection
@@ -171,12 +94,12 @@ class _Link:
         self.connection.post({"chunk": at, "wait": round(waited_s, 6)}, result)
 
     def acknowledge(self, at: At) -> None:
-        """For one that has the sum: it gets back its credit alone."""
+        """Return the credit of a chunk to a rank that has the sum already."""
         self.connection.post({"chunk": at})
 
 
 class Reducer:
-    """Sums for all ranks that come with the key. `listener` is a listening socket, which close() closes."""
+    """Sums chunks for all ranks that have the key. close() closes `listener`."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str = "reducer-0") -> None:
         self.name = name
@@ -184,22 +107,22 @@ class Reducer:
         self._admission = Admission(listener, key, name)
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)
-        """Notified when a rank has said goodbye, and at the end."""
+        """Notified when a rank disconnects in order, and by close()."""
         self._round: _Round | None = None
-        self._memory = _Memory()
+        self._memory = PartMemory()
         self._connections = Connections()
         self._selector: selectors.BaseSelector | None = None
-        self._bell, self._ear = socket.socketpair()
+        self._wake_sender, self._wake_receiver = socket.socketpair()
         self._threads: list[threading.Thread] = []
         self._closed = False
 
     def start(self) -> Reducer:
-        """Serve in threads of this process until close()."""
+        """Serve in background threads until close()."""
         self._spawn(self.serve_forever, "accept")
         return self
 
     def serve_forever(self) -> None:
-        """Take in ranks until close() is called or the process ends."""
+        """Accept ranks until close()."""
         while not self._closed:
             try:
                 sock = self._admission.accept()
@@ -207,11 +130,11 @@ class Reducer:
                 return
             if sock is None:
                 continue
-            # A thread for each handshake, so that a silent stranger keeps nobody waiting.
+            # A thread for each handshake, so that a silent caller does not delay others.
             self._spawn(partial(self._serve, sock), "peer")
 
     def close(self) -> None:
-        """End all connections. The ranks that still want something see a lost peer."""
+        """Close all connections. Ranks that wait for sums get PeerLost."""
         with self._left:
             self._closed = True
             self._left.notify_all()
@@ -219,20 +142,20 @@ class Reducer:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
         self._connections.close()
-        self._bell.close()  # wakes the thread that receives
+        self._wake_sender.close()  # wakes the thread that receives
         deadline = time.monotonic() + 5
-        for thread in self._others():  # the receiving one first, which starts those that end connections
+        for thread in self._others():  # the receiving thread first, since it starts those that end connections
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         for thread in self._others():
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if not self._others():
-            self._ear.close()
+            self._wake_receiver.close()
 
     def _others(self) -> list[threading.Thread]:
         return [each for each in self._threads if each.is_alive() and each is not threading.current_thread()]
 
     def finish(self, within_s: float) -> None:
-        """close(), once no rank is connected, so that each has its last sums; at most `within_s` later."""
+        """close() when no rank is connected any more, so that all have their last sums, at most `within_s` later."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if not self._connections:
@@ -241,14 +164,14 @@ class Reducer:
         self.close()
 
     def serve_until_all_left(self) -> None:
-        """Serve until every rank of the newest generation has said goodbye, or finish_soon() has closed it."""
+        """Serve until every rank of the newest generation has disconnected in order, or until close()."""
         self.start()
         with self._left:
             self._left.wait_for(lambda: self._closed or (self._round is not None and self._round.all_left))
         self.close()
 
     def finish_soon(self, within_s: float) -> None:
-        """End once no rank is connected any more, at most `within_s` later. For a signal handler."""
+        """finish() in a thread, for a signal handler."""
         threading.Thread(target=self.finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def contribute(
@@ -259,26 +182,26 @@ class Reducer:
         part: torch.Tensor,
         deliver: Deliver,
     ) -> None:
-        """Add `part` (1-D) as `rank`'s to the chunk's sum; `deliver` gets the sum, on the thread that completes it.
+        """Add the part (1-D) of a local rank to a chunk; the thread that completes the sum calls `deliver`.
 
-        The part must stay as it is until then, and the sum is valid until the rank's first part of the next step.
-        Raises ProtocolError for terms, a size or a dtype that the other ranks do not have.
+        The part must not change until then. The sum is valid until the rank's first part of the next step. Raises
+        ProtocolError if terms, size or dtype differ from those of other ranks.
         """
         current = self._join(terms, rank)
         chunk = self._sum(current, at, part.nbytes, part.dtype, rank)
-        self._add(current, chunk, rank, at, _Part(part, owned=False), deliver)
+        self._add(current, chunk, rank, at, Part(part, owned=False), deliver)
 
     def _add(
-        self, current: _Round, chunk: _Sum, rank: int, at: At, part: _Part, deliver: Deliver, *, final: bool = False
+        self, current: _Round, chunk: ChunkSum, rank: int, at: At, part: Part, deliver: Deliver, *, final: bool = False
     ) -> None:
-        """contribute() to a chunk of this round. `final`: the part is the sum that the others lack."""
+        """Add a part to a chunk. `final`: the part is the sum, for ranks that lack it."""
         world = current.terms.world
         now = time.monotonic()
         with chunk.lock:
-            again = rank in chunk.arrived  # over a new connection, while this reducer has lived on
+            again = rank in chunk.arrived  # over a new connection to the same reducer
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            # Each of a rank's connections: what came over an old one may be heard only after the new one's.
+            # A list, since parts of a rank's old connection may be handled after those of its new one.
             chunk.takers.setdefault(rank, []).append(deliver)
             result = chunk.result
             if result is not None or (again and not final):
@@ -302,19 +225,19 @@ class Reducer:
             if step >= newest:
                 current.waited = step, max(waited_s, before) if step == newest else waited_s
             if complete and step > current.step:
-                # All ranks have begun this step, so every older one is done everywhere.
+                # All ranks have begun this step, so older steps are done on all of them.
                 current.step = step
                 self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
     def figures(self) -> dict[str, float]:
-        """What there is to report: see `report.METRICS`."""
+        """Metrics by the names of `metrics_report.METRICS`."""
         found = {"clients": float(len(self._connections))}
         if self._round is not None:
             found["wait_s"] = self._round.waited[1]
         return found
 
     def traffic(self) -> int:
-        """Bytes sent and received so far, over all connections."""
+        """Bytes sent and received so far."""
         return sum(self._connections.traffic())
 
     def _join(self, terms: Terms, rank: int) -> _Round:
@@ -336,11 +259,11 @@ class Reducer:
                 )
             return current
 
-    def _sum(self, current: _Round, at: At, size: int, dtype: torch.dtype, rank: int) -> _Sum:
+    def _sum(self, current: _Round, at: At, size: int, dtype: torch.dtype, rank: int) -> ChunkSum:
         with self._lock:
             chunk = current.sums.get(at)
             if chunk is None:
-                chunk = current.sums[at] = _Sum(size, dtype)
+                chunk = current.sums[at] = ChunkSum(size, dtype)
         if (chunk.size, chunk.dtype) != (size, dtype):
             raise ProtocolError(
                 f"Rank {rank} has {size} bytes of {dtype_name(dtype)} for chunk {at}, but others have {chunk.size} "
@@ -349,14 +272,14 @@ class Reducer:
         return chunk
 
     def _serve(self, sock: socket.socket) -> None:
-        """A caller's handshake; then its connection is the receiving thread's."""
+        """Authenticate a caller, and pass its connection to the receiving thread."""
         admitted = self._admission.authenticate(sock)
         if admitted is None:
             return
-        connection, said = admitted
+        connection, introduction = admitted
         self._connections.add(connection)
         try:
-            link, current = self._admit(connection, said)
+            link, current = self._admit(connection, introduction)
             self._watch(link, current)
         except PeerLost:
             self._drop(connection)
@@ -365,10 +288,12 @@ class Reducer:
                 connection.refuse(error.message)
             self._drop(connection)
 
-    def _admit(self, connection: Connection, said: dict[str, Any]) -> tuple[_Link, _Round]:
+    def _admit(self, connection: Connection, introduction: dict[str, Any]) -> tuple[_Link, _Round]:
         try:
-            rank = int(said["rank"])
-            terms = Terms(int(said["generation"]), int(said["world"]), str(said["order"]), int(said["chunk_bytes"]))
+            rank, generation, world, chunk_bytes = (
+                int(introduction[name]) for name in ("rank", "generation", "world", "chunk_bytes")
+            )
+            terms = Terms(generation, world, str(introduction["order"]), chunk_bytes)
         except (KeyError, ValueError, TypeError):
             raise ProtocolError(f"{self.name} sums gradients, which {connection.peer} did not ask for.") from None
         current = self._join(terms, rank)
@@ -377,7 +302,7 @@ class Reducer:
             before = current.links.get(rank)
             current.links[rank] = link
         if before is not None:
-            before.connection.cut()  # the same rank again: its old connection is as good as lost
+            before.connection.cut()  # the rank has reconnected
         connection.answer({"name": self.name})
         return link, current
 
@@ -387,7 +312,7 @@ class Reducer:
                 raise PeerLost(self.name, "this host", "it was closed")
             if self._selector is None:
                 self._selector = selectors.DefaultSelector()
-                self._selector.register(self._ear, selectors.EVENT_READ)
+                self._selector.register(self._wake_receiver, selectors.EVENT_READ)
                 self._spawn(partial(self._receive_all, self._selector), "receive")
             self._selector.register(link.connection, selectors.EVENT_READ, (link, current))
 
@@ -396,12 +321,12 @@ class Reducer:
         connection.close()
 
     def _receive_all(self, selector: selectors.BaseSelector) -> None:
-        """The receiving thread: until the reducer is closed and all connections have ended."""
+        """The receiving thread, until the reducer is closed and all connections have ended."""
         use_one_thread()
         while selector.get_map():
             for key, _ in selector.select():
                 if key.data is None:
-                    selector.unregister(key.fileobj)  # close() has rung
+                    selector.unregister(key.fileobj)  # close() woke the selector
                     continue
                 link, current = key.data
                 ended: Callable[[], None] | None = None
@@ -413,13 +338,13 @@ class Reducer:
                 except PeerLost as error:
                     ended = partial(self._miss, current, link, error)
                 except (ValueError, KeyError, TypeError):
-                    pass  # not a message of a rank: its connection ends
+                    pass  # an invalid message ends the connection
                 selector.unregister(key.fileobj)
                 self._spawn(partial(self._part, link, ended), "end")
         selector.close()
 
     def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
-        """The end of a connection, with what the other ranks are to know of it."""
+        """End a connection, after `tell` has informed the other ranks."""
         if tell is not None:
             tell()
         link.connection.flush(5)
@@ -427,7 +352,7 @@ class Reducer:
         self._drop(link.connection)
 
     def _receive(self, link: _Link, current: _Round) -> bool:
-        """All that a rank has sent by now. False after its goodbye."""
+        """Handle everything that a rank has sent so far. Returns False after its goodbye."""
         connection = link.connection
         while True:
             if link.incoming is None:
@@ -447,13 +372,13 @@ class Reducer:
                 return True
             link.incoming = None
             if done:
-                # At once: ranks that have begun the next step do not send this one again, and its sum never comes.
+                # At once: ranks that have begun the next step do not send this chunk, so it stays incomplete.
                 link.acknowledge(at)
-            deliver = _to_nobody if done else link.deliver
-            self._add(current, chunk, link.rank, at, _Part(part, owned=True), deliver, final=final)
+            deliver = _drop_sum if done else link.deliver
+            self._add(current, chunk, link.rank, at, Part(part, owned=True), deliver, final=final)
 
     def _expect(self, link: _Link, current: _Round, header: dict[str, Any]) -> _Incoming:
-        """What a chunk's header announces, checked before a byte of it is received."""
+        """Check the header of a chunk before its payload is received."""
         at: At = tuple(header["chunk"])
         dtype, size = DTYPES.get(header["dtype"]), header["bytes"]
         if dtype is None or size > min(MAX_CHUNK, current.terms.chunk_bytes) or size % dtype.itemsize or len(at) != 3:
@@ -463,11 +388,13 @@ class Reducer:
         return _Incoming(chunk, at, part, "done" in header, "final" in header)
 
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
-        """Tell the others of a rank that is gone, unless it comes back in a moment (or all of this is over). One that
-        has named whose loss ended it does not come back, and the others hear of that loss."""
-        deadline = time.monotonic() + (COMES_BACK_S if error.name == link.connection.peer else 0.0)
+        """Inform the other ranks of a lost one, unless it reconnects within REJOIN_S or the generation is over.
+
+        A rank that ended because of another loss does not reconnect, and the other ranks get that loss.
+        """
+        deadline = time.monotonic() + (REJOIN_S if error.name == link.connection.peer else 0.0)
         while True:
-            is_late = time.monotonic() >= deadline  # and then a last look: this thread may have slept far too long
+            is_late = time.monotonic() >= deadline  # read before the condition, which is checked once more
             if self._closed or current.links.get(link.rank) is not link or current is not self._round:
                 return
             if is_late:
@@ -490,15 +417,15 @@ class Reducer:
         return thread
 
 
-def _to_nobody(at: At, result: torch.Tensor, waited_s: float) -> None:
-    """The sender has it."""
+def _drop_sum(at: At, result: torch.Tensor, waited_s: float) -> None:
+    """A `deliver` for ranks that have the sum already."""
 
 
 def use_one_thread() -> None:
-    """Additions of a chunk on this thread alone: a team of OpenMP threads for every connection would spin in vain.
+    """Run torch operations of this thread without OpenMP threads, which would only compete for the cores.
 
-    torch's setting is the calling thread's own and the default of threads to come, so the default is put back by
-    another thread.
+    torch's setting applies to the calling thread and is the default for new threads, so another thread restores the
+    default.
     """
     before = torch.get_num_threads()
     if before > 1:
@@ -506,3 +433,38 @@ def use_one_thread() -> None:
         restorer = threading.Thread(target=torch.set_num_threads, args=(before,))
         restorer.start()
         restorer.join()
+
+
+def serve(environment: Environment) -> None:
+    """Serve a reducer's process until all trainers have disconnected in order.
+
+    After SIGTERM it ends when no trainer is connected, since stopped trainers still finish their step. If the plan
+    chooses the ring of workers it returns at once. Raises EnvironmentProblem.
+    """
+    places = [place for place in environment.peers.reducer if place.name == environment.replica]
+    if not places or environment.strategy != "reduction_server":
+        raise EnvironmentProblem(
+            f"{environment.replica or 'This process'} has nothing to sum: TORCHYARD_PEERS names the reducers "
+            f"{', '.join(place.name for place in environment.peers.reducer) or 'of none'}, in the strategy "
+            f"{environment.strategy}.",
+            "Set strategy.kind to reduction_server, or remove the pool of reducers.",
+        )
+    trainers = len(environment.peers.trainers) or environment.world_size
+    plan = reduction_plan.choose(trainers, len(environment.peers.reducer))
+    if plan.kind == "ring":
+        print(f"torchyard: {environment.replica} has nothing to sum. {plan.sentence}", flush=True)
+        return
+    # The receiving thread adds chunks; more threads of torch would only compete with it.
+    torch.set_num_threads(1)
+    gc.freeze()  # exempts torch's objects from garbage collection
+    reducer = Reducer(listen_at(places[0]), environment.key, environment.replica)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        reducer.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        with ServingReports(environment, reducer.figures, reducer.traffic):
+            reducer.serve_until_all_left()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the exit is left, with code 0

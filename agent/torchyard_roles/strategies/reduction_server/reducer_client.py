@@ -1,13 +1,12 @@
-"""The side that has gradients: sums tensors over all ranks, in place, by way of reducers.
+"""The client of reducers: sums tensors over all ranks in place.
 
-Each tensor is cut into a share for every reducer and each share into chunks. Every reducer has a connection with a
-thread that sends and one that receives, so that all of them are busy in both directions at once; how many chunks may
-be on their way without a sum is bounded for each (the credit window), since an unbounded flood meets at one reducer
-(incast). A reducer of this very process is given its share without any network.
+Each tensor is divided into one share per reducer, and each share into chunks. Each connection has a sending and a
+receiving thread, so that all connections work in both directions at once. The credit window bounds the number of chunks
+without a sum, to avoid congestion at a reducer (incast). A reducer in the same process gets its share without network.
 
-A reducer that dies may be replaced at the same address: what was sent in this step is kept, and sent again. Kept
-means one more copy in memory of what goes to reducers of other processes, chunk by chunk, until the first sum of the
-next step says that all have theirs; then the next step's chunks take its place.
+A lost reducer may be replaced at the same address. The chunks of the current step are therefore kept and sent again.
+This takes one more copy in memory of all chunks for other processes, until the first sum of the next step shows that
+all ranks have finished this one.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from torchyard_roles.strategies.reduction_server.reducer import MAX_CHUNK, Reduc
 from torchyard_roles.strategies.reduction_server.reducer_link import Chunk, LocalLink, Memory, Operation, RemoteLink
 
 CHUNK_BYTES = 128 * 1024
-"""To begin with: see fitting_chunk()."""
+"""Initial size of a chunk; see fitting_chunk()."""
 SMALLEST_CHUNK, LARGEST_CHUNK = 48 * 1024, 4 * 1024 * 1024
 CHUNK_S = 0.0025
 WINDOW = 4
 SMALL_BYTES = 32 * 1024
-"""A tensor of so few bytes goes to one reducer whole."""
+"""Largest tensor that goes to one reducer as a whole."""
 CONNECT_S = 60.0
 RECONNECT_S = 660.0
-"""Longer than the keeper waits for a lost host: whether to go on without a reducer is the keeper's decision."""
+"""Longer than the keeper waits for a lost host, since the keeper decides whether to continue without a reducer."""
 
 
 def fitting_chunk(bytes_a_second: float) -> int:
-    """Bytes of a chunk where a rank's exchange goes at this rate: what it carries in 2.5 ms, within bounds.
+    """The chunk size for a rate of exchange: the bytes of 2.5 ms, within bounds.
 
-    On a slow network small chunks win, for those of all connections queue up before one cable: 60 MB among 4 workers
-    and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger ones. On a fast one each
-    chunk's own cost in Python counts: 3 workers and 3 reducers without a limit took 0.8 s in chunks of 48 KB, 0.2 s in
-    those of 1 MB.
+    On a slow network small chunks are better, since the chunks of all connections share one link: 60 MB among 4 workers
+    and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger ones. On a fast network the
+    overhead of each chunk dominates: 3 workers and 3 reducers took 0.8 s in chunks of 48 KB and 0.2 s in chunks of
+    1 MB.
     """
     return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, int(bytes_a_second * CHUNK_S) // 4096 * 4096))
 
 
 def split(count: int, weights: Sequence[float], itemsize: int, first: int) -> list[tuple[int, int]]:
-    """(start, end) of each reducer's share of `count` elements, by weight; a small tensor is all `first`'s.
+    """(start, end) of each reducer's share of `count` elements by weight, the same on every rank.
 
-    Pure, and the same on every rank.
+    A small tensor goes to the reducer that `first` selects.
     """
     if count * itemsize <= SMALL_BYTES:
         heavy = [each for each, weight in enumerate(weights) if weight > 0]
@@ -65,7 +64,7 @@ def split(count: int, weights: Sequence[float], itemsize: int, first: int) -> li
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of one step: with something in exchange (without the waiting), and waiting for the slowest rank."""
+    """Seconds of one step: of the exchange without waiting, and of waiting for the slowest rank."""
 
     step: int
     exchange_s: float
@@ -73,13 +72,21 @@ class StepTimes:
 
 
 class ReduceClient:
-    """A rank's connections to all reducers. Made once; connects at once, and waits until all of them listen.
+    """A rank's connections to all reducers. The constructor connects, and waits until all reducers listen.
 
-    `peers` and `weights` (shares of every tensor, any scale, 0 for none) are the same on every rank, in this order.
-    `local` has the reducers of this very process, by their number among the peers. `chunk_bytes` is the same on all
-    ranks too (the reducers see to it); `resize` changes it later. Sums are divided by `divisor`: the number of ranks
-    makes them means. A step's futures must be done before the next step's first reduce().
-    Raises PeerLost or ProtocolError where a reducer cannot be reached or refuses.
+    The futures of a step must be done before the first reduce() of the next step.
+
+    Args:
+        peers: the reducers, in the same order on every rank.
+        weights: relative sizes of the reducers' shares, the same on every rank; 0 for none.
+        order: of summation, `rank` or `arrival`.
+        divisor: of the sums; the number of ranks gives means.
+        local: reducers of this process by their number among the peers.
+        chunk_bytes: the same on all ranks; resize() changes it.
+
+    Raises:
+        PeerLost: a reducer cannot be reached.
+        ProtocolError: a reducer refuses this rank.
     """
 
     def __init__(
@@ -114,7 +121,7 @@ class ReduceClient:
         self._weights = list(weights)
         self._lock = threading.Lock()
         self.failure: RolesError | None = None
-        """Why nothing more can be exchanged."""
+        """The error that has ended the exchange."""
         self.failed = threading.Event()
         self._running: set[Operation] = set()
         self.memory = Memory(chunk_bytes)
@@ -136,10 +143,14 @@ class ReduceClient:
             raise
 
     def reduce(self, flat: torch.Tensor, step: int, bucket: int) -> Future[torch.Tensor]:
-        """Sum `flat` (1-D, contiguous, CPU) over all ranks, in place.
+        """Sum `flat` (1-D, contiguous, CPU) over all ranks in place.
 
-        (step, bucket) names it, the same on all ranks; step never decreases. The future is done when `flat` holds
-        the sum (its result is `flat`), or has PeerLost or ProtocolError. Callbacks run on a thread of the exchange.
+        Args:
+            flat: the tensor, which is also the result of the future.
+            step, bucket: identify the tensor on all ranks; `step` never decreases.
+
+        Returns:
+            A future with `flat`, PeerLost or ProtocolError. Its callbacks run on a thread of the exchange.
         """
         if flat.dim() != 1 or not flat.is_contiguous() or flat.device.type != "cpu":
             raise ValueError("only contiguous tensors of one dimension on the CPU are reduced")
@@ -165,10 +176,10 @@ class ReduceClient:
         return operation.future
 
     def _chunks(self, operation: Operation) -> list[list[Chunk]]:
-        """The chunks of each reducer: smaller ones where the share is smaller, so that all shares get on alike.
+        """The chunks of each reducer, with sizes in proportion to its share, so that all shares progress evenly.
 
-        Else a mixed exchange loses a quarter of its time: connections divide a cable evenly, the workers' small
-        shares would be through early, and only then could the reducers' cables be filled.
+        With equal sizes a mixed exchange takes a quarter longer: connections share a link evenly, so that the small
+        shares of workers finish early, and the reducers' links are not used fully before.
         """
         itemsize = operation.flat.element_size()
         shares, number = [], itertools.count()
@@ -186,14 +197,14 @@ class ReduceClient:
         return shares
 
     def times(self) -> StepTimes:
-        """Of the newest step so far."""
+        """The times of the newest step."""
         with self._lock:
             times = dict(self._times)
         wait = min(times["wait"], times["busy"])
         return StepTimes(int(times["step"]), times["busy"] - wait, wait)
 
     def resize(self, chunk_bytes: int) -> None:
-        """Cut what is reduced from now on into chunks of so many bytes. Between the same two steps on all ranks."""
+        """Change the size of chunks, between the same two steps on all ranks."""
         if not 0 < chunk_bytes <= self.terms.chunk_bytes:
             raise ValueError(f"a chunk has at most {self.terms.chunk_bytes} bytes here")
         if chunk_bytes != self._chunk_bytes:
@@ -202,13 +213,13 @@ class ReduceClient:
 
     @property
     def bytes_a_second(self) -> float:
-        """Of gradients, in the newest step; 0 before the first is through."""
+        """The rate of gradients in the newest step; 0 before the first is complete."""
         with self._lock:
             return self._times["bytes"] / self._times["busy"] if self._times["busy"] else 0.0
 
     @property
     def sent_bytes(self) -> int:
-        """Over all connections since the start, headers included."""
+        """Bytes sent over all connections, including headers."""
         return sum(link.connection.sent_bytes for link in self._links if isinstance(link, RemoteLink))
 
     @property
@@ -216,9 +227,10 @@ class ReduceClient:
         return sum(link.connection.received_bytes for link in self._links if isinstance(link, RemoteLink))
 
     def close(self, *, goodbye: bool = True) -> None:
-        """Say goodbye to all reducers, if this rank has done its part; what is still in exchange fails.
+        """Disconnect from all reducers; pending operations fail.
 
-        Without a goodbye the other ranks hear of the process whose loss ended the exchange, or else of this one.
+        `goodbye`: this rank has finished. Otherwise the other ranks are informed of the loss that ended the exchange,
+        or of the loss of this rank.
         """
         self.closed = True
         cause = self.failure if isinstance(self.failure, PeerLost) else None
@@ -227,10 +239,10 @@ class ReduceClient:
                 link.close(goodbye=goodbye, cause=cause)
         self.fail(PeerLost(self.name, "this host", "its exchange was closed"))
 
-    # -- what the links call
+    # Called by links
 
     def finished(self, chunk: Chunk, waited_s: float) -> None:
-        """A chunk's sum is in its place."""
+        """The sum of a chunk is in its target."""
         operation = chunk.operation
         if self.divisor != 1:
             chunk.target.div_(self.divisor)
@@ -242,7 +254,7 @@ class ReduceClient:
         with self._lock:
             if chunk.at[0] == self._times["step"]:
                 self._times["wait"] = max(self._times["wait"], waited_s)
-            # Whoever takes it from the running ones ends its future: else fail(), on another thread, might do so too.
+            # The thread that removes it from `_running` completes its future, so that fail() cannot do so too.
             last = last and operation in self._running
             if last:
                 self._running.discard(operation)
@@ -252,7 +264,7 @@ class ReduceClient:
             operation.future.set_result(operation.flat)
 
     def _settle(self, step: int) -> None:
-        """The first sum of a step: all ranks have finished the steps before it, so nobody wants those again."""
+        """At the first sum of a step all ranks have finished earlier steps, whose chunks are dropped."""
         with self._lock:
             self._settled = max(self._settled, step)
         for link in self._links:
@@ -260,7 +272,7 @@ class ReduceClient:
                 link.forget(step)
 
     def fail(self, error: RolesError) -> None:
-        """Nothing more can be exchanged."""
+        """End the exchange: all operations fail with `error`."""
         with self._lock:
             if self.failure is None:
                 self.failure = error

@@ -1,4 +1,4 @@
-"""The way of a rank's chunks to one reducer, and of their sums back: over a connection, or in this very process."""
+"""Links from a rank to one reducer, over a connection or in the same process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.strategies.reduction_server.reducer import At, Reducer, Terms, use_one_thread
+from torchyard_roles.strategies.reduction_server.chunk_sum import At
+from torchyard_roles.strategies.reduction_server.reducer import Reducer, Terms, use_one_thread
 
 
 class Operation:
-    """One tensor in exchange."""
+    """A tensor that is being reduced."""
 
     def __init__(self, flat: torch.Tensor, step: int, bucket: int) -> None:
         self.flat = flat
         self.step = step
         self.bucket = bucket
         self.future: Future[torch.Tensor] = Future()
-        self.future.set_running_or_notify_cancel()  # nobody but its client ends it: what is on its way arrives
+        self.future.set_running_or_notify_cancel()  # cannot be cancelled by the caller
         self.left = 0
         self.lock = threading.Lock()
 
@@ -39,7 +40,7 @@ class Chunk:
     start: int
     end: int
     kept: torch.Tensor | None = None
-    """The contribution as it was before the sum took its place, once it is sent to another process."""
+    """A copy of the contribution, made before it is sent, since the sum overwrites it."""
     done: bool = False
 
     @property
@@ -54,14 +55,14 @@ class Chunk:
 
 
 class Memory:
-    """For copies of chunks. Used again and again: new pages would cost more time than what is copied to them."""
+    """A pool of buffers for copies of chunks, since fresh pages cost more time than copying."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
         self._spare: deque[torch.Tensor] = deque()
 
     def resize(self, chunk_bytes: int) -> None:
-        """Chunks have another size from now on: copies of the old one are let go as they come back."""
+        """Change the size of chunks; returned buffers of the old size are dropped."""
         self._chunk_bytes = chunk_bytes
         self._spare = deque()
 
@@ -97,19 +98,19 @@ class LinkOwner(Protocol):
 
 
 class RemoteLink:
-    """The connection to one reducer, and what was sent over it."""
+    """A connection to one reducer, with the chunks of the current step."""
 
     def __init__(self, client: LinkOwner, peer: Peer, key: bytes, connect_s: float) -> None:
         self._client = client
         self._peer = peer
         self._key = key
         self._changed = threading.Condition()
-        self._waiting: deque[Chunk] = deque()  # to be sent
-        self._history: dict[At, Chunk] = {}  # handed in for a step that may still be wanted, in order
+        self._waiting: deque[Chunk] = deque()  # not sent yet
+        self._history: dict[At, Chunk] = {}  # chunks that a replaced reducer would need, in order
         self._credit = client.window
         self._parked = False  # while the connection is being replaced
         self._ended = False
-        self._why: RolesError | None = None  # what the sending thread met
+        self._why: RolesError | None = None  # the error of the sending thread
         self.connection = self._connect(connect_s)
         self._threads = [
             threading.Thread(target=work, name=f"{what} {peer.name}", daemon=True)
@@ -137,23 +138,23 @@ class RemoteLink:
                 del self._history[chunk.at]
                 if chunk.kept is not None:
                     self._client.memory.give_back(chunk.kept)
-            if past:  # after a replacement some may still be on their way to it, for which nobody waits any longer
+            if past:  # after a replacement finished chunks may still be queued
                 self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
-        """`goodbye`: this rank has done its part. Else the reducer takes it for dead, or for ended by `cause`."""
+        """Disconnect. Without `goodbye` the reducer treats this rank as lost, or as ended by `cause`."""
         with self._changed:
             if self._ended:
                 return
             self._ended = True
             is_connected = not self._parked
             self._changed.notify_all()
-        with suppress(RolesError):  # it may be gone already
+        with suppress(RolesError):  # the reducer may be gone
             if goodbye:
                 self.connection.send({"bye": 1})
             elif cause is not None and is_connected:
                 self.connection.send({"ends": cause.name, "host": cause.host, "why": cause.why})
-                # Until the reducer has read it: a connection that is closed with sums unread is reset.
+                # Wait until the reducer has read it: closing with unread sums resets the connection.
                 self._threads[1].join(timeout=5)
         self.connection.cut()
         for thread in self._threads:
@@ -179,13 +180,13 @@ class RemoteLink:
             try:
                 connection.send(header, chunk.keep(self._client.memory))
             except RolesError as error:
-                # The receiving thread replaces the connection, and all that was handed in is sent again.
+                # The receiving thread replaces the connection and sends the step again.
                 with self._changed:
                     if connection is self.connection:
                         self._parked = True
                         self._why = error
                 connection.cut()
-            except Exception as error:  # such as torch's own, for want of memory
+            except Exception as error:  # for example torch's out-of-memory error
                 self._give_up(_unexpected(error))
                 return
 
@@ -197,7 +198,7 @@ class RemoteLink:
             except PeerLost as lost:
                 if self._ended:
                     return
-                if lost.name != self._peer.name:  # another rank, as the reducer says
+                if lost.name != self._peer.name:  # the reducer reports the loss of another rank
                     self._give_up(lost)
                     return
                 try:
@@ -230,7 +231,7 @@ class RemoteLink:
             if chunk is not None and not chunk.done and "bytes" in header:
                 connection.receive_into(chunk.target)
                 if self._client.terms.order == "arrival" and chunk.kept is not None:
-                    chunk.kept.copy_(chunk.target)  # no other order would give these bits again
+                    chunk.kept.copy_(chunk.target)  # another arrival order would give other bits
                 chunk.done = True
                 self._credited()
                 self._client.finished(chunk, float(header["wait"]))
@@ -245,7 +246,7 @@ class RemoteLink:
                 self._changed.notify_all()
 
     def _replace(self, lost: PeerLost) -> None:
-        """Meet the reducer's next incarnation, and send it all of this step again."""
+        """Connect to the replacement of a lost reducer, and send the current step again."""
         with self._changed:
             self._parked = True
             why, self._why = self._why or lost, None
@@ -273,7 +274,7 @@ class RemoteLink:
 
 
 class LocalLink:
-    """The way to a reducer of this very process: its own thread, no network, no credit."""
+    """A link to a reducer in the same process: a thread, without network and credit."""
 
     def __init__(self, client: LinkOwner, reducer: Reducer) -> None:
         self._client = client
@@ -290,7 +291,7 @@ class LocalLink:
             self._changed.notify_all()
 
     def forget(self, step: int) -> None:
-        pass  # a reducer of this process cannot be lost without it
+        pass  # a reducer in this process needs no replacement
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
         with self._changed:
@@ -315,7 +316,7 @@ class LocalLink:
                 self._client.finished(chunk, waited_s)
 
             try:
-                # The sum takes this memory only when nobody needs what is there now.
+                # The sum overwrites the target only after the part was added.
                 self._reducer.contribute(self._client.terms, self._client.rank, chunk.at, chunk.target, deliver)
             except RolesError as error:
                 self._client.fail(error)
@@ -326,7 +327,7 @@ class LocalLink:
 
 
 def _unexpected(error: Exception) -> RolesError:
-    """What the training thread is to raise where a thread of the exchange could not go on."""
+    """The error for the training thread if a thread of the exchange fails."""
     found = RolesError(f"The exchange of gradients failed: {error or type(error).__name__}.")
     found.__cause__ = error
     return found

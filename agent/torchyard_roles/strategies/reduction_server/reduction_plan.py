@@ -1,4 +1,4 @@
-"""Which way of summing gradients takes least time, by arithmetic alone.
+"""The fastest way to sum gradients, computed from the numbers of workers and reducers.
 
 N workers with M bytes of gradients, k reducers, links of B bytes/s in both directions at once. In units of M/B:
 
@@ -6,8 +6,8 @@ N workers with M bytes of gradients, k reducers, links of B bytes/s in both dire
     reducers        max(1, N/k)                      each worker sends and receives M; a reducer N·M/k
     mixed, k < N    2N(N−1)/D, D = N²+kN−2k          every worker also sums a share, (N−k)M/D; a reducer 2(N−1)M/D
 
-Mixed is never slower than the other two, and the same as reducers alone from k = N on. Where several plans are
-equally fast the one with fewest parts is taken, so two workers take the ring.
+Mixed is never slower than the other two, and equals reducers from k = N on. Of equally fast plans the simplest is
+chosen, so two workers use the ring.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """What was chosen. `weights` are the shares of every tensor: of each reducer, then of each worker, adding to 1."""
+    """A plan. `weights` are the shares of each reducer, then of each worker, with the sum 1."""
 
     kind: str
     """`ring`, `reducers` or `mixed`."""
     workers: int
     reducers: int
     time: float
-    """Of a step's exchange, in units of M/B."""
+    """The time of a step's exchange, in units of M/B."""
     weights: tuple[float, ...]
     sentence: str
 
 
 def times(workers: int, reducers: int) -> dict[str, float]:
-    """The time of each plan that is possible, in units of M/B, fewest parts first."""
+    """The time of each possible plan in units of M/B, the simplest first."""
     if workers < 2:
         return {"ring": 0.0}
     found = {"ring": 2 * (workers - 1) / workers}
@@ -42,7 +42,7 @@ def times(workers: int, reducers: int) -> dict[str, float]:
 
 
 def choose(workers: int, reducers: int) -> ReductionPlan:
-    """The fastest plan, and a sentence that says why."""
+    """The fastest plan, with a sentence that explains it."""
     found = times(workers, reducers)
     kind = min(found, key=lambda name: round(found[name], 9))  # min() takes the first of equals
     weights: tuple[float, ...] = ()

@@ -1,8 +1,7 @@
-"""Synchronous training whose gradients are summed by reducers, or by reducers and workers (`strategy.kind:
-reduction_server`); the optimizer stays on the workers.
+"""The strategy `reduction_server`: synchronous training with sums of gradients by reducers, or reducers and workers.
 
-All is as in all_reduce but the exchange of a bucket. Buckets are of `bucket_mb`. Where the arithmetic says that the
-ring is as fast (always with two workers), it is the ring.
+It differs from all_reduce only in the exchange of a bucket, whose size is `bucket_mb`. If the ring is as fast, which is
+always so with two workers, the ring is used.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost
 from torchyard_roles.exchange.tensor_connection import Peer, listen_at
 from torchyard_roles.strategies.all_reduce import AllReduce, hardware
-from torchyard_roles.strategies.gradient_averaging import Average, GradientAverager
+from torchyard_roles.strategies.gradient_averaging import GradientAverager
+from torchyard_roles.strategies.gradient_buckets import Average
 from torchyard_roles.strategies.reduction_server import reduction_plan
 from torchyard_roles.strategies.reduction_server.hierarchical_reduction import (
     HierarchicalReduction,
@@ -27,11 +27,11 @@ from torchyard_roles.strategies.reduction_server.reducer import Reducer
 from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient, fitting_chunk
 
 FINISH_S = 10.0
-"""How long a worker that sums for others waits at its end for those that still want its sums."""
+"""How long a worker's own reducer serves other ranks after the last step."""
 
 
 class ReductionServer(AllReduce):
-    """The trainers as one torch world, beside which gradients go through reducers."""
+    """The trainers as one torch world, with an exchange of gradients through reducers."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -63,7 +63,7 @@ class ReductionServer(AllReduce):
         )
 
     def _through_reducers(self) -> Average:
-        """The collectives inside a host are matched by their order, so each section has groups of its own."""
+        """The exchange of one section, with separate groups since collectives are matched by their order."""
         groups = LocalGroups(self._ranks_of_hosts, self._rank)
         exchange = HierarchicalReduction(self._client, groups, self._device)
         self._exchanges.append(exchange)
@@ -75,8 +75,7 @@ class ReductionServer(AllReduce):
         return average
 
     def statistics(self) -> dict[str, float]:
-        """Reducers say how long the last rank was waited for; what of that was seen is at most what the exchange has
-        added to the step."""
+        """Waiting as measured by the reducers, at most the time by which the exchange extended the step."""
         found = super().statistics()
         if self._client is not None and self._averager is not None:
             exposed_s = sum(self._averager.times())
@@ -86,7 +85,7 @@ class ReductionServer(AllReduce):
 
     def abandon(self) -> None:
         if self._client is not None:
-            self._client.close(goodbye=False)  # first, so that threads of the exchange that wait for a sum wake up
+            self._client.close(goodbye=False)  # first, to wake threads that wait for sums
         for exchange in self._exchanges:
             exchange.close()
         if self._reducer is not None:
@@ -102,7 +101,7 @@ class ReductionServer(AllReduce):
         super().leave()
 
     def _meet(self, plan: reduction_plan.ReductionPlan) -> None:
-        """Connect to all that sum, being one of them where the plan is mixed. For a host's first rank."""
+        """Connect to all reducers, and start one here in a mixed plan. For the first rank of a host."""
         environment = self._environment
         if not environment.key:
             raise EnvironmentProblem(
@@ -132,7 +131,7 @@ class ReductionServer(AllReduce):
         )
 
     def _after_round(self, round_: int) -> None:
-        """Buckets do not hold averages where an exchange has failed: that is raised before they are used."""
+        """Raise the error of a failed exchange before its buckets are used, and adapt the chunk size."""
         for exchange in self._exchanges:
             if exchange.failure is not None:
                 raise exchange.failure
@@ -140,13 +139,13 @@ class ReductionServer(AllReduce):
             self._agree_on_chunks()
 
     def _agree_on_chunks(self) -> None:
-        """Chunks that fit the network, as the first rank has seen it. Often at first, where it is hardly known yet."""
+        """Set the chunk size by the rate that the first rank has measured."""
         seen = torch.zeros(1, device=self._device)
         if self._rank == 0 and self._client is not None:
             seen[0] = self._client.bytes_a_second
         try:
             dist.broadcast(seen, 0)
-        except RuntimeError as error:  # torch.distributed's word for a lost rank
+        except RuntimeError as error:  # a lost rank
             raise PeerLost("another rank", "another host", str(error)) from None
         rate = float(seen)
         if self._client is not None and rate:

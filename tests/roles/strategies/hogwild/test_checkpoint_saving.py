@@ -1,4 +1,4 @@
-"""What Hogwild's groups save where something is no longer finite: nothing. Real groups and files in one process."""
+"""Hogwild's groups save no checkpoint with parameters that are not finite. Real groups and files in one process."""
 
 from __future__ import annotations
 

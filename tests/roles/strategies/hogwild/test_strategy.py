@@ -1,4 +1,4 @@
-"""Distributed Hogwild by real replicas, which meet through a join store and exchange over loopback."""
+"""Distributed Hogwild with real processes over loopback and a join store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hogwild's oracle: after draining, every replica is the start and the sum of all deltas, whatever went wrong."""
+"""Hogwild's invariant: after draining, every replica has the initial value plus all deltas, despite faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker groups of Hogwild in one process: real sockets between them, and a thread for each group's training."""
+"""Hogwild worker groups in one process, with real sockets and one training thread per group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 30
 
 
 class Trained:
-    """A group and its model, whose "training" adds random numbers; `moved` is the sum of what was added."""
+    """A group and its model. Training adds random numbers, whose sum is `moved`."""
 
     def __init__(
         self, group: int, peers: list[tensor_connection.Peer], sizes: list[tuple[int, ...]], **options: object
@@ -27,7 +27,7 @@ class Trained:
         dtype = options.pop("dtype", torch.float64)
         generator = torch.Generator().manual_seed(7)
         self.parameters = [torch.nn.Parameter(torch.randn(size, generator=generator, dtype=dtype)) for size in sizes]
-        if group:  # all but the chief's group start from something else, which must not matter
+        if group:  # other groups start with other values, which must not matter
             for parameter in self.parameters:
                 parameter.data.add_(1)
         model = torch.nn.ParameterList(self.parameters)
@@ -49,7 +49,7 @@ class Trained:
                 moved.add_(step)
 
     def train(self, updates: int, pause_s: float = 0.0) -> None:
-        """With a pause of up to `pause_s` after each update, so that exchanges overlap with any number of them."""
+        """Train with a pause of up to `pause_s` after each update, so that exchanges overlap with several updates."""
         rolls = random.Random(self.group.group)
         pause = threading.Event()
         for _ in range(updates):
@@ -79,7 +79,7 @@ def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> f
 
 
 def at_once(*calls: Callable[[], object]) -> None:
-    """Each in a thread of its own; returns when all have returned, and raises what one of them raised."""
+    """Run each call in a thread, wait for all, and raise an error of any of them."""
     problems: list[BaseException] = []
 
     def run(call: Callable[[], object]) -> None:

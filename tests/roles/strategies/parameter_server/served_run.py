@@ -1,4 +1,4 @@
-"""Parameter servers and workers over real sockets in one process, a thread each: importing torch costs seconds."""
+"""Parameter servers and workers in one process, with real sockets and a thread each, to import torch only once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchyard_roles.strategies.parameter_server.server_process import Parameter
 
 DEADLINE_S = 60
 SEEDING = threading.RLock()
-"""torch's generator is the process's, so that models are made one after the other."""
+"""Models are created in sequence, since torch's generator is shared by the process."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Run:
         ports = [listener.getsockname()[1] for listener in listeners]
         self.peers = Peers(ps=tuple(PeerAddress(f"ps-{n}", "127.0.0.1", port) for n, port in enumerate(ports)))
         for number, listener in enumerate(listeners):
-            self.servers_now.append(server_process.made(self.environment_of_server(number)))
+            self.servers_now.append(server_process.create_server(self.environment_of_server(number)))
             self._threads.append(self._served(number, listener))
         try:
             yield self
@@ -64,15 +64,17 @@ class Run:
         return thread
 
     def replace_server(self, number: int) -> None:
-        """One dies, without a moment to save, and comes back as its next generation."""
+        """Kill a server without a save, and restart it as its next generation."""
         self.servers_now[number].stop()
         self._threads[number].join(timeout=DEADLINE_S)
-        self.servers_now[number] = server_process.made(replace(self.environment_of_server(number), generation=1))
+        self.servers_now[number] = server_process.create_server(
+            replace(self.environment_of_server(number), generation=1)
+        )
         self.servers_now[number].resume()
         self._threads[number] = self._served(number, tensor_connection.listen_at(self.peers.ps[number]))
 
     def ended(self) -> bool:
-        """Whether all servers end by themselves, soon."""
+        """Whether all servers end by themselves in time."""
         for thread in self._threads:
             thread.join(timeout=DEADLINE_S)
         return not any(thread.is_alive() for thread in self._threads)
@@ -113,7 +115,7 @@ class Run:
         return strategy
 
     def on_workers(self, act: Callable[[int], Any]) -> list[Any]:
-        """act(rank) in a thread for each worker; the first error is raised."""
+        """Call act(rank) in a thread for each worker; raises the first error."""
         with ThreadPoolExecutor(self.workers) as pool:
             outcomes = [pool.submit(act, rank) for rank in range(self.workers)]
             return [outcome.result(timeout=DEADLINE_S) for outcome in outcomes]
@@ -128,13 +130,13 @@ def train(
     schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
     accumulate: int = 1,
 ) -> list[dict[str, torch.Tensor]]:
-    """Every worker trains on its equal part of each batch; what each one's model holds at the end."""
+    """Train each worker on its part of each batch; returns the final parameters of each model."""
 
     def act(rank: int) -> dict[str, torch.Tensor]:
         strategy = run.worker(rank)
         with SEEDING:
             model = model_of()
-        if rank:  # all start from the chief's parameters all the same
+        if rank:  # all start from the chief's parameters nevertheless
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(1)
@@ -177,6 +179,6 @@ def difference(states: dict[str, torch.Tensor], others: dict[str, torch.Tensor])
 
 
 def bytes_of(strategy: ParameterServerStrategy) -> tuple[int, int]:
-    """(sent, received) by a worker so far, over all its links."""
+    """Bytes (sent, received) by a worker over all its links."""
     connections = [link._connection for link in strategy.pairs[0]._links]
     return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)

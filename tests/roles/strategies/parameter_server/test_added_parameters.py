@@ -1,4 +1,4 @@
-"""What the optimizer is given after distribute(), and what is unfrozen then, is trained on the servers as well."""
+"""Parameters that are added or unfrozen after distribute() are trained on the servers."""
 
 from __future__ import annotations
 

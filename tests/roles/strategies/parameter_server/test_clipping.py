@@ -1,4 +1,4 @@
-"""cluster.clip_gradients where servers hold the optimizer: the norm is that of the mean gradient over all shards."""
+"""cluster.clip_gradients() with parameter servers, by the norm of the mean gradient over all shards."""
 
 from __future__ import annotations
 

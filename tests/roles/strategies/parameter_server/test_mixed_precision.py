@@ -1,4 +1,4 @@
-"""Automatic mixed precision, by torch.amp on the CPU: autocast in bfloat16, and a GradScaler that skips steps."""
+"""Automatic mixed precision with torch.amp on the CPU: autocast in bfloat16, and a GradScaler that skips steps."""
 
 from __future__ import annotations
 

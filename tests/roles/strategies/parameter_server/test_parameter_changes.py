@@ -1,4 +1,4 @@
-"""What a script changes by itself, outside optimizer.step(): the servers take it, or it is refused by name."""
+"""Parameters that the script changes outside optimizer.step(): the servers accept or refuse them."""
 
 from __future__ import annotations
 

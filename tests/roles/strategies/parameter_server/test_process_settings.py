@@ -1,4 +1,4 @@
-"""Training through parameter servers where the script has set what torch has one of in a process."""
+"""Training through parameter servers in scripts that change torch's process-wide settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downpour that pushes only now and then: no gradient is lost and none counts twice, wherever training breaks off."""
+"""Downpour with push_every: each gradient counts exactly once, wherever training is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parameter servers refuse: strangers, other models, sizes that were not described, and what they cannot hold."""
+"""Refusals of parameter servers: wrong keys, other models, wrong sizes, and missing memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synchronous training through parameter servers, over real sockets, against one process on the whole batch."""
+"""Synchronous training through parameter servers, compared with one process on the whole batch."""
 
 from __future__ import annotations
 

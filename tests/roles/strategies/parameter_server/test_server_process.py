@@ -1,4 +1,4 @@
-"""Servers and workers as real processes, started as a keeper starts them, and what their deaths come to."""
+"""Servers and workers as real processes in a keeper's environment, and recovery from their losses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import read
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.strategies.parameter_server import server_process as serving
-from torchyard_roles.strategies.reduction_server import reducer_process as reducing
+from torchyard_roles.strategies.reduction_server import reducer as reducing
 
 pytestmark = pytest.mark.train
 

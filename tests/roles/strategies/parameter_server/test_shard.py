@@ -1,4 +1,4 @@
-"""A server's engine driven step by step, without sockets: staleness, stability, backup workers, void pushes, disk."""
+"""A server's shard without sockets: staleness, stability, backup workers, void pushes, saved state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downpour's staleness and stability through the strategy: real workers against a real server, in turns."""
+"""Downpour's staleness and stability with real workers that take turns on a real server."""
 
 from __future__ import annotations
 

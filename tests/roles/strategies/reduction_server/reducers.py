@@ -1,4 +1,4 @@
-"""Reducers of this process, over real sockets; a thread stands for each worker."""
+"""Reducers in this process, with real sockets and a thread for each worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 30
 
 
 class Reducers:
-    """Some reducers of this process, which can be lost and come back."""
+    """Reducers in this process that tests can stop and restart."""
 
     def __init__(self, count: int) -> None:
         listeners = [listen("127.0.0.1", 0) for _ in range(count)]

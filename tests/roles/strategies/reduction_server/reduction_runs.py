@@ -1,4 +1,4 @@
-"""Runs of the strategy reduction_server on the loopback interface: workers and reducers, each a process."""
+"""Runs of the strategy reduction_server on loopback, with a process for each worker and reducer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 class Runs:
-    """Starts them, and ends all that is left."""
+    """Starts processes, and ends the remaining ones."""
 
     def __init__(self, fork_server: ForkServer) -> None:
         self._fork_server = fork_server
@@ -80,7 +80,7 @@ class Topology:
         return started
 
     def outputs(self, program: str, *arguments: str) -> list[str]:
-        """What each worker printed, once all have ended with 0."""
+        """The output of each worker, after all have ended with 0."""
         return [output_of(each) for each in self.train(program, *arguments)]
 
 

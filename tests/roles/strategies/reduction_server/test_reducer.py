@@ -1,4 +1,4 @@
-"""Sums over all ranks by way of reducers, over real sockets; a thread stands for each worker."""
+"""Sums over all ranks through reducers, with real sockets and a thread for each worker."""
 
 from __future__ import annotations
 

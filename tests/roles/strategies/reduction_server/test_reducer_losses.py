@@ -1,4 +1,4 @@
-"""Reducers and ranks that are lost, and those that come again: no part of a sum is missing, and none counts twice."""
+"""Lost and restarted reducers and ranks: each part of a sum counts exactly once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_kept_for_a_reducer_that_dies_is_one_copy_of_a_step_however_many
 def test_one_rank_that_comes_again_to_a_living_reducer_is_not_counted_twice(
     reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducer_module, "COMES_BACK_S", DEADLINE_S)
+    monkeypatch.setattr(reducer_module, "REJOIN_S", DEADLINE_S)
     world, mine, parts = 2, reducers(1), parts_of(2)
 
     def work(rank: int) -> torch.Tensor:
@@ -126,7 +126,7 @@ def test_a_rank_that_has_come_back_is_not_called_lost_by_a_reducer_that_looks_fo
         miss(*arguments)
         looked.set()
 
-    monkeypatch.setattr(reducer_module, "COMES_BACK_S", 0.1)
+    monkeypatch.setattr(reducer_module, "REJOIN_S", 0.1)
     monkeypatch.setattr(reducer_module, "time", Late)
     monkeypatch.setattr(Reducer, "_miss", miss_and_tell)
     clients[0]._links[0].connection.close()
@@ -186,7 +186,7 @@ def test_a_sum_reaches_the_new_connection_of_a_rank_whose_old_one_is_heard_late(
 def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducer_module, "COMES_BACK_S", 0.2)
+    monkeypatch.setattr(reducer_module, "REJOIN_S", 0.2)
     mine = reducers(2)
     leaving, waiting = mine.client(1, 2, reconnect_s=0.1), mine.client(0, 2)
     done = waiting.reduce(torch.ones(100_000), 0, 0)

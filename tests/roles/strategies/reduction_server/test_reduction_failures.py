@@ -1,4 +1,4 @@
-"""Training through reducers by real processes on the loopback interface: deaths, strangers, NaN."""
+"""Training through reducers with real processes on loopback: losses, wrong keys, NaN."""
 
 from __future__ import annotations
 

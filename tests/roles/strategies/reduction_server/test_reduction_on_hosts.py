@@ -1,4 +1,4 @@
-"""The exchange through reducers on lab hosts: what the cables carry, and a host that is gone without a word."""
+"""The exchange through reducers on lab hosts: traffic, and a host that is lost silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic that chooses between the ring, reducers, and both."""
+"""The choice between the ring, reducers, and both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training through reducers by real processes on the loopback interface: the numbers."""
+"""Results of training through reducers with real processes on loopback."""
 
 from __future__ import annotations
 

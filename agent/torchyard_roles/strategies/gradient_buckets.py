@@ -1,0 +1,138 @@
+"""Buckets: gradients that are exchanged as one flat tensor, in an order that all ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
+
+import torch
+
+from torchyard_roles.errors import UsageProblem
+
+FIRST_BUCKET_BYTES = 1024 * 1024
+"""Size of the first bucket, smaller so that the exchange starts early, as in DistributedDataParallel."""
+BUCKET_BYTES = 25 * 1024 * 1024
+
+Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
+"""(flat tensor, round, bucket) → a function that waits until the tensor holds the mean over all ranks."""
+
+
+class Entry:
+    """A parameter. `fired`: whether its gradient was accumulated since the last exchange."""
+
+    __slots__ = ("bucket", "fired", "handle", "name", "number", "parameter", "sparse")
+
+    def __init__(self, number: int, name: str, parameter: torch.nn.Parameter) -> None:
+        self.number = number
+        self.name = name
+        self.parameter = parameter
+        self.bucket: Bucket | None = None
+        self.fired = False
+        self.sparse = False
+        self.handle: Any = None
+
+
+class Bucket:
+    """Parameters whose gradients are exchanged together. The flat tensor is allocated at the first exchange."""
+
+    def __init__(self, section: Section, entries: list[Entry]) -> None:
+        self.section = section
+        self.entries = entries
+        self.is_sparse = entries[0].sparse
+        """Whether its gradients were sparse before; then they are not sent as one flat tensor."""
+        self.number = 0
+        self.views: list[torch.Tensor] = []
+        self._flat: torch.Tensor | None = None
+        self.fired = 0
+        """The number of parameters with a gradient in this pass."""
+        self.touched = False
+        """Whether it has gradients that are not averaged yet."""
+        self.late = False
+        """Whether gradients were accumulated after the bucket was sent."""
+        self.wait: Callable[[], object] | None = None
+        for entry in entries:
+            entry.bucket = self
+
+    def filled(self, factor: float) -> torch.Tensor:
+        """The gradients times `factor` in one flat tensor, with zeros for missing ones."""
+        if self._flat is None:
+            parameters = [entry.parameter for entry in self.entries]
+            sizes = [parameter.numel() for parameter in parameters]
+            first = parameters[0]
+            self._flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+            self.views = [part.view(each.shape) for part, each in zip(self._flat.split(sizes), parameters)]
+        with torch.no_grad():
+            for view, entry in zip(self.views, self.entries):
+                gradient = entry.parameter.grad
+                if gradient is None or gradient.is_sparse:
+                    view.zero_()
+                elif gradient.dtype == view.dtype and gradient.device == view.device:
+                    torch.mul(gradient.detach(), factor, out=view)  # one pass over the memory
+                else:
+                    raise UsageProblem(
+                        f"The gradient of {entry.name} is {gradient.dtype} on {gradient.device}, but the parameter "
+                        f"was {view.dtype} on {view.device} when distribute() was called.",
+                        "Convert and move the model before distribute().",
+                    )
+        return self._flat
+
+    def begin(self) -> None:
+        """Reset for the next pass."""
+        self.fired = 0
+        self.touched = self.late = False
+        self.wait = None
+        for entry in self.entries:
+            entry.fired = False
+
+
+class Section:
+    """The parameters of one optimizer, whose buckets are sent in one order on all ranks."""
+
+    def __init__(self, entries: list[Entry], average: Average, bucket_bytes: int) -> None:
+        self.average = average
+        self.rounds = 0
+        self.order: list[Entry] = []
+        """Entries in the order in which their gradients arrived in this pass."""
+        self.buckets: list[Bucket] = []
+        self._bucket_bytes = bucket_bytes
+        self._next = 0
+        """The first bucket that is not sent yet in this pass."""
+        self.arrange(list(reversed(entries)))
+
+    def arrange(self, entries: Sequence[Entry]) -> None:
+        """Create buckets of entries, which are in the expected order of their gradients."""
+        open_: dict[tuple[Any, ...], tuple[list[Entry], int]] = {}
+        runs: list[list[Entry]] = []
+        limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes)
+        for entry in entries:
+            parameter = entry.parameter
+            kind = (parameter.device, parameter.dtype, entry.sparse, parameter.requires_grad)
+            run, size = open_.pop(kind, ([], 0))
+            run.append(entry)
+            size += parameter.numel() * parameter.element_size()
+            if size < limit:
+                open_[kind] = run, size
+            else:
+                runs.append(run)
+                limit = self._bucket_bytes
+        runs += [run for run, _ in open_.values()]
+        place = {id(entry): number for number, entry in enumerate(entries)}
+        # A bucket waits for those before it, so frozen parameters are last.
+        runs.sort(key=lambda run: (not run[0].parameter.requires_grad, place[id(run[-1])]))
+        self.buckets = [Bucket(self, run) for run in runs]
+
+    def ready(self) -> Iterator[Bucket]:
+        """The next buckets in order that have all their gradients."""
+        while self._next < len(self.buckets):
+            bucket = self.buckets[self._next]
+            if bucket.fired < len(bucket.entries):
+                return
+            self._next += 1
+            yield bucket
+
+    def begin(self) -> None:
+        """Reset for the next pass."""
+        self.order = []
+        self._next = 0
+        for bucket in self.buckets:
+            bucket.begin()

@@ -1,0 +1,52 @@
+"""Comparison of parameters between ranks, by one number for each parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+CHECK_EVERY = 1000
+"""Steps between two comparisons, after those at steps 1, 2, 4, 8 …"""
+TOLERANCE = 1e-3
+"""Relative difference of a parameter's norm that is allowed between ranks on different hardware, where results are not
+bitwise equal."""
+
+
+def is_due(count: int) -> bool:
+    """Whether parameters are compared after `count` steps."""
+    return count % CHECK_EVERY == 0 if count >= CHECK_EVERY else count & (count - 1) == 0
+
+
+def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
+    """One number for each parameter, on the CPU: `exact`, the sum of its bits, else its norm."""
+    each = [_figure(parameter, exact) for parameter in parameters]
+    stacked = torch.stack([figure.to(each[0].device) for figure in each])
+    return stacked.to("cpu", torch.int64 if exact else torch.float64)
+
+
+def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
+    """The number of the first parameter that differs between ranks.
+
+    Args:
+        bounds: the maximum over all ranks of each figure, then of each negative figure.
+        exact: as for figures(); norms may differ by TOLERANCE.
+    """
+    most, negative = bounds.chunk(2)
+    least = -negative
+    if exact:
+        differs = most != least
+    else:
+        differs = ~((most - least <= TOLERANCE * most) | (most == least) | (most.isnan() & least.isnan()))
+    return int(differs.nonzero()[0]) if bool(differs.any()) else None
+
+
+def _figure(parameter: torch.nn.Parameter, exact: bool) -> torch.Tensor:
+    """The sum of a parameter's bits as integers, or its norm."""
+    values = parameter.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    if not exact:
+        return torch.linalg.vector_norm(values, dtype=torch.float64)
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return values.contiguous().reshape(-1).view(whole).sum(dtype=torch.int64)
