@@ -14,15 +14,8 @@ import pytest
 
 from tests.agent.telemetry.sample_programs import program, until
 from torchyard_agent.telemetry import process_usage
-from torchyard_agent.telemetry.process_usage import (
-    UNKNOWN,
-    Owners,
-    ProcessTrees,
-    descendants,
-    descendants_by_parent,
-    owner,
-    user_name,
-)
+from torchyard_agent.telemetry.process_owners import UNKNOWN, Owners, owner, user_name
+from torchyard_agent.telemetry.process_usage import ProcessTrees, descendants, descendants_by_parent
 
 FAMILY = """
 import os, sys, threading, time
