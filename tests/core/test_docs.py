@@ -180,7 +180,7 @@ def test_each_method_of_the_daemon_is_in_the_table_and_no_other() -> None:
 def test_each_method_of_a_keeper_is_named() -> None:
     async def names() -> list[str]:
         keeper = Keeper("", "node", "run", Timeouts())
-        keeper._reports.close()
+        keeper._metrics.close()
         return list(keeper._methods())
 
     described = section(text_of("protocol.md"), "### What a keeper answers")

@@ -127,7 +127,7 @@ def _part(what: str, work: Callable[[], int]) -> int:
 def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
     """Removes folders of ended runs; returns how many."""
     _empty_removed(agent_dir, node)
-    state = paths.housekeeping_state(agent_dir, node)
+    state = paths.gc_state(agent_dir, node)
     known = _read_sizes(state)
     runs = ended_runs(agent_dir, node, known, now)
     count = 0
@@ -382,7 +382,7 @@ def _alone(path: str) -> Iterator[bool]:
 def main(agent_dir: str, node: str, sha256: str) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        with _alone(paths.housekeeping_state(agent_dir, node)) as alone:
+        with _alone(paths.gc_state(agent_dir, node)) as alone:
             if alone:
                 collect(agent_dir, node, sha256, Limits.read(os.environ))
     except OSError as error:  # the agent was undeployed meanwhile, or the disk is full

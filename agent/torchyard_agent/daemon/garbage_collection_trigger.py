@@ -58,7 +58,7 @@ class GarbageCollectionTrigger:
     def _due_in(self) -> float:
         """Seconds until the next collection is due; 0 if it is."""
         with contextlib.suppress(OSError):
-            age = time.time() - os.stat(paths.housekeeping_state(self._agent_dir, self._node)).st_mtime
+            age = time.time() - os.stat(paths.gc_state(self._agent_dir, self._node)).st_mtime
             if 0 <= age < EVERY_S:
                 return EVERY_S - age
         return 0.0
