@@ -1,8 +1,8 @@
-"""First code to run on a host: makes sure that the agent's archive is there, then becomes the bridge.
+"""The first code that runs on a host: installs the agent's archive if necessary, then becomes the bridge.
 
-Sent over stdin and run by the first interpreter ≥ 3.9, so it must stand alone and import little. It reads one
-header line, answers one line after the nonce (a login shell may have printed noise before it), takes the archive
-if the host has none, and hands over to `torchyard_agent.ssh_bridge` of that archive.
+It is sent over stdin and run by the first interpreter ≥ 3.9, so it must be self-contained and import little. It reads
+one header line, answers one line after the nonce (a login shell may have printed noise before it), takes the archive if
+the host has none, and hands over to `torchyard_agent.ssh_bridge` of that archive.
 
 A new archive is kept as one file and run from memory, so that the first answer does not wait for seventy files to
 be written and compiled; the daemon unpacks it when it has time (`torchyard_agent.daemon.hello_server`). It is
@@ -17,10 +17,10 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-sys.path[:] = [path for path in sys.path if path]  # not the folder that the login starts in
-sys.dont_write_bytecode = True  # `daemon.compiling` does, with care
+sys.path[:] = [path for path in sys.path if path]  # without the folder that the login starts in
+sys.dont_write_bytecode = True  # only `daemon.bytecode` writes bytecode
 
-try:  # Python's own: OpenSSL, which `hashlib` would load, is 4 MB resident
+try:  # Python's own implementation: OpenSSL, which `hashlib` would load, is 4 MB resident
     from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]
 except ImportError:
     try:
@@ -90,7 +90,7 @@ def decompressed(data: bytes, name: str) -> bytes:
 
 
 class Unsafe(Exception):
-    """Another user of this host could change what lies in a folder."""
+    """Another user of this host could change files in a folder."""
 
 
 def refuse_what_others_write(store: str, agent_dir: str) -> None:
@@ -148,7 +148,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
             return True
         aside = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
         os.rename(folder, aside)
-    except FileNotFoundError:  # a host with the same home takes it away, too
+    except FileNotFoundError:  # removed by another host with the same home
         return False
     import shutil
 
@@ -157,7 +157,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
 
 
 def unpack(sources: dict[str, str], folder: str) -> None:
-    """Writes the archive beside its place and renames it there: it is there whole, or not at all."""
+    """Writes the archive and renames it into place, so that it is present completely or not at all."""
     import shutil
 
     scratch = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -170,12 +170,12 @@ def unpack(sources: dict[str, str], folder: str) -> None:
         os.rename(scratch, folder)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
-        if not os.path.isdir(folder):  # else a host with the same home was faster: as good as ours
+        if not os.path.isdir(folder):  # otherwise another host with the same home has written it
             raise
 
 
 class Sources:
-    """Imports modules out of the archive while it is not unpacked."""
+    """Imports modules from the archive while it is not unpacked."""
 
     def __init__(self, sources: dict[str, str], folder: str):
         self._sources = sources
@@ -194,7 +194,7 @@ class Sources:
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """As Python itself makes them."""
+        """Creates modules as Python does."""
 
     def exec_module(self, module: ModuleType) -> None:
         origin = str(module.__spec__ and module.__spec__.origin)
@@ -202,7 +202,7 @@ class Sources:
         exec(compile(self._sources[below], origin, "exec"), module.__dict__)
 
     def settle(self) -> None:
-        """Unpacks the archive and leaves what is imported from now on to Python itself."""
+        """Unpacks the archive, from which Python itself imports from then on."""
         if self in sys.meta_path:
             unpack(self._sources, self._folder)
             sys.meta_path.remove(self)
@@ -210,12 +210,12 @@ class Sources:
 
 
 def do_nothing() -> None:
-    """What settling means for an archive that is unpacked already."""
+    """Does nothing: the archive is unpacked already."""
 
 
 def main() -> int:
     header = json.loads(sys.stdin.buffer.readline())
-    # Every folder and file of the agent is its user's alone; the user's own programs get their umask back.
+    # The agent's files are private; the user's programs get the login's umask.
     os.environ["TORCHYARD_UMASK"] = f"{os.umask(0o077):o}"
     nonce, name = header["nonce"], header["sha256"]
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))
@@ -231,7 +231,7 @@ def main() -> int:
         say(nonce, {"error": str(error), "folder": agent_dir})
         return 1
     text = b"" if unpacked else whole_archive(kept, name)
-    # An agent of another version is ours too: the bridge then speaks to its daemon.
+    # The host may have another version of the agent, to whose daemon the bridge then connects.
     if not header["install"] and not os.path.isdir(os.path.dirname(folder)):
         say(nonce, {"absent": True})
         return 0

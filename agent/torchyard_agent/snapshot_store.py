@@ -1,9 +1,9 @@
-"""Working folders as the desktop sent them: content-addressed files, and a manifest for each folder.
+"""The store of working folders from desktops: content-addressed files, and a manifest for each snapshot.
 
 A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and
 {"path", "folder"} for empty folders; the SHA-256 of its canonical JSON is the root that names the snapshot
-(see `protocol.snapshot`). The store is shared by hosts that
-share the home, so everything is written beside its place and renamed: it is there whole, or not at all.
+(see `protocol.snapshot_manifest`). Hosts with the same home share the store, so files are written
+beside their place and renamed: they are present completely or not at all.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torchyard_agent.protocol.snapshot_manifest import Entry, root_of
 
 MANIFEST = "manifest.json"
 _SMALL = 1 << 20
-"""Bytes. Up to here a file is copied in one piece."""
+"""Bytes up to which a file is copied in one piece."""
 
 
 class SnapshotProblem(Exception):
-    """What was sent is not what the manifest says."""
+    """Uploaded data does not match the manifest."""
 
 
 class Incomplete(SnapshotProblem):
-    """Files of the snapshot are not there (any more); they can be sent."""
+    """Files of the snapshot are missing and can be uploaded."""
 
 
 def hash_file(path: str) -> str:
@@ -41,13 +41,13 @@ def hash_file(path: str) -> str:
 
 
 def has(agent_dir: str, root: str) -> bool:
-    """Whether the snapshot is here whole. It counts as used now, which keeps it from being pruned."""
+    """Whether the snapshot is complete here. Marks it as used, which delays its garbage collection."""
     path = os.path.join(paths.snapshot_dir(agent_dir, _checked(root)), MANIFEST)
     try:
         os.utime(path)
         return True
     except FileNotFoundError:
-        # Over NFS another host's new folder may be hidden for a while; listing the one above it looks afresh.
+        # Over NFS another host's new folder may be hidden for a while; listing its parent refreshes the cache.
         with suppress(OSError):
             os.listdir(os.path.dirname(os.path.dirname(path)))
         return os.path.isfile(path)
@@ -63,13 +63,13 @@ def read_manifest(agent_dir: str, root: str) -> list[Entry] | None:
 
 
 def missing(agent_dir: str, manifest: list[Entry]) -> list[str]:
-    """Hashes of the files that the store does not hold yet, each once. One of a wrong size counts as missing."""
+    """Hashes of the files that the store lacks, each once. A file of a wrong size counts as missing."""
     wanted = {entry["sha256"]: entry["size"] for entry in manifest if "sha256" in entry}
     return sorted(sha256 for sha256, size in wanted.items() if _size(blob(agent_dir, sha256)) != size)
 
 
 class Incoming:
-    """Files on their way here from one sender, whose name keeps its pieces apart from those of others."""
+    """Uploads of one sender, whose name separates its pieces from those of others."""
 
     def __init__(self, agent_dir: str, sender: str):
         self._agent_dir = agent_dir
@@ -79,9 +79,9 @@ class Incoming:
         self._is_over = False
 
     def put(self, sha256: str, data: bytes, *, last: bool) -> None:
-        """Takes a piece. Raises SnapshotProblem where the whole has not the hash that it was announced with, OSError.
+        """Takes a piece. Raises SnapshotProblem if the complete file does not match its hash, or OSError.
 
-        A file that cannot be written leaves nothing behind.
+        A failed file leaves nothing behind.
         """
         with self._lock:
             if not self._is_over:
@@ -111,7 +111,7 @@ class Incoming:
             raise
 
     def discard(self) -> None:
-        """Forgets what is half here; nothing more is taken."""
+        """Discards incomplete files; no more pieces are taken."""
         with self._lock:
             self._is_over = True
             while self._open:
@@ -138,10 +138,10 @@ def seal(agent_dir: str, manifest: list[Entry]) -> str:
 
 
 def materialize(agent_dir: str, root: str, target: str) -> None:
-    """Writes the snapshot's files below `target`: a run's own copy, for it to do with as it likes."""
+    """Writes the snapshot's files below `target`: a run's own copy, which it may change."""
     manifest = read_manifest(agent_dir, root)
     if manifest is None:
-        _forget(agent_dir, root)  # the host lost its power before the list was on its disk
+        _forget(agent_dir, root)  # the manifest was lost in a power cut
         raise SnapshotProblem(f"the snapshot {root[:12]} is not on this host")
     os.makedirs(target, 0o700, exist_ok=True)
     made: set[str] = {target}
@@ -160,7 +160,7 @@ def materialize(agent_dir: str, root: str, target: str) -> None:
 
 
 def blob(agent_dir: str, sha256: str) -> str:
-    """Where a file with this content is kept."""
+    """The path of the file with this content."""
     return os.path.join(paths.store_dir(agent_dir), "files", _checked(sha256)[:2], sha256)
 
 
@@ -178,7 +178,7 @@ def _size(path: str) -> int:
 
 
 def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
-    """The file, as few calls as can be: a run waits for ten thousand of them."""
+    """Copies a file with few system calls: a run may wait for ten thousand files."""
     kept = blob(agent_dir, entry["sha256"])
     mode = (entry["mode"] & 0o777) | 0o600
     try:
@@ -189,18 +189,18 @@ def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
         copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             size = _pour(source, copy)
-            os.fchmod(copy, mode)  # whatever the umask is
+            os.fchmod(copy, mode)  # independent of the umask
         finally:
             os.close(copy)
     finally:
         os.close(source)
-    if size != entry["size"]:  # the host lost its power before the file was on its disk
+    if size != entry["size"]:  # the file was truncated in a power cut
         os.unlink(kept)
         raise _damaged(agent_dir, root, entry)
 
 
 def _pour(source: int, copy: int) -> int:
-    """Copies an open file into another; returns how many bytes."""
+    """Copies an open file into another; returns the number of bytes."""
     done = 0
     data = os.read(source, _SMALL)
     while data:
@@ -213,21 +213,21 @@ def _pour(source: int, copy: int) -> int:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            moved = 0  # not on this file system: by hand
+            moved = 0  # not supported by this file system: copied by read and write
         done += moved
         data = os.read(source, _SMALL)
     return done
 
 
 def _write(file: int, data: bytes) -> None:
-    """All of it: a disk that is nearly full takes a part, and says so only the next time."""
+    """Writes all data: on a nearly full disk a call may write only a part."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]
 
 
 def _damaged(agent_dir: str, root: str, entry: Entry) -> SnapshotProblem:
-    """The snapshot is no longer offered as whole: what is missing is sent again."""
+    """Marks the snapshot as incomplete, so that missing files are uploaded again."""
     _forget(agent_dir, root)
     return SnapshotProblem(f"{entry['path']} was lost from this host's store")
 

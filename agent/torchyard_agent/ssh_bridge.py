@@ -1,4 +1,4 @@
-"""The host's end of the SSH channel: passes bytes between it and the daemon, which it starts where none runs."""
+"""The host's end of the SSH channel: relays bytes to the daemon, which it starts if none runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torchyard_agent.peer_credentials import peer_uid
 from torchyard_agent.protocol import paths
 
 CHUNK = 1 << 18
-"""Bytes moved at a time."""
+"""Bytes of one read."""
 UP_WITHIN_S = 10.0
-"""So long a daemon may take to come up, or another to leave in its favour."""
+"""The time for a daemon to start, or for another to retire."""
 LOOK_EVERY_S = 0.02
 
 Settle = Callable[[], None]
@@ -35,22 +35,22 @@ def main(agent_dir: str, sha256: str, say: Callable[[dict[str, object]], None], 
     try:
         daemon = _reach(address, agent_dir, sha256, settle, by, last_words)
         with contextlib.suppress(OSError):
-            os.utime(paths.archive_dir(agent_dir, sha256))  # a desktop uses it: housekeeping goes by its age
+            os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used: garbage collection goes by its age
     except OSError as error:
         say({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
     say({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
-    with contextlib.suppress(ConnectionError):  # a daemon that ends without having accepted resets the connection
+    with contextlib.suppress(ConnectionError):  # a daemon that ends before accepting resets the connection
         _relay(daemon)
     if failure := last_words.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
-        with contextlib.suppress(BrokenPipeError):  # the desktop has left meanwhile
+        with contextlib.suppress(BrokenPipeError):  # the desktop has disconnected meanwhile
             os.write(1, json.dumps(fault).encode() + b"\n")
     return 0
 
 
 class _LastWords:
-    """Why a daemon that is founded here has failed: its log may be on a full disk, or on one that is read-only."""
+    """Passes on the error of a daemon that failed to start: its log may be on a full or read-only disk."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -64,7 +64,7 @@ class _LastWords:
             os.write(self._write, f"{text}{where}".encode("utf-8", "replace")[:1024])
 
     def read(self) -> str:
-        """Empty where no daemon has failed."""
+        """Empty if no daemon has failed."""
         try:
             return os.read(self._read, 1024).decode("utf-8", "replace")
         except BlockingIOError:
@@ -76,20 +76,20 @@ def _reach(address: str, agent_dir: str, sha256: str, settle: Settle, by: str, l
     newer = installed_version.newer_than(agent_dir, os.uname().nodename, __version__)
     if newer is not None:
         settle()
-        with contextlib.suppress(ConnectionError):  # it does not come up: then ours is better than none
+        with contextlib.suppress(ConnectionError):  # it does not start: this archive's daemon is used instead
             return _bring_up(address, agent_dir, newer, last_words)
     deadline = time.monotonic() + UP_WITHIN_S
     while True:
         try:
             return _join_or_found(address, agent_dir, sha256, settle, by, last_words)
-        except ConnectionError:  # it was just leaving
+        except ConnectionError:  # it was ending
             if time.monotonic() > deadline:
                 raise
             time.sleep(LOOK_EVERY_S)
 
 
 def _bring_up(address: str, agent_dir: str, sha256: str, last_words: _LastWords) -> socket.socket:
-    """A connection to the daemon that is there, or to that of this archive, started now. Raises ConnectionError."""
+    """A connection to the running daemon, or to this archive's, started now. Raises ConnectionError."""
     with contextlib.suppress(ConnectionError):
         return _connect(address)
     _start_daemon_of(agent_dir, sha256, last_words)
@@ -119,7 +119,7 @@ def _join_or_found(
         listener.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        settle()  # a daemon of another archive is not going to unpack this one
+        settle()  # a daemon of another archive does not unpack this one
     else:
         with listener:
             _found_daemon(listener, agent_dir, sha256, settle, by, last_words)
@@ -162,7 +162,7 @@ def _found_daemon(
     node = os.uname().nodename
 
     def serve() -> int:
-        sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio would import it for nothing: 2 MB, 10 ms
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio would import it without need: 2 MB, 10 ms
         from torchyard_agent.daemon.main import main as run
 
         return run(agent_dir, node, sha256, listener, settle, by)
@@ -198,7 +198,7 @@ def _detach(folder: str, work: Callable[[], int], last_words: _LastWords) -> Non
         os.close(null)
         os.close(log)
         status = work()
-    except BaseException as error:  # the outer edge of the forked process: to who founded it, and into its log
+    except BaseException as error:  # the outermost handler of the forked process: reported to its parent and logged
         last_words.leave(error)
         import traceback
 
@@ -220,7 +220,7 @@ def run_daemon(agent_dir: str, sha256: str) -> int:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            with contextlib.suppress(ConnectionError):  # it is just leaving, or not up yet
+            with contextlib.suppress(ConnectionError):  # it is ending, or has not started yet
                 _connect(address).close()
             return 0
         listener.listen(64)
@@ -234,7 +234,7 @@ def run_daemon(agent_dir: str, sha256: str) -> int:
 
 
 def _relay(daemon: socket.socket) -> None:
-    """Bytes both ways until either end closes."""
+    """Relays bytes in both directions until either end closes."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     poll.register(daemon, select.POLLIN)

@@ -19,7 +19,7 @@ _BACKLOG = 2048
 
 
 def install() -> None:
-    """Puts itself before the function with which torch makes its stores. Never fails: `import torch` would."""
+    """Wraps the function with which torch creates its stores. Never raises, since `import torch` would fail."""
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     if rendezvous is None or "TORCHYARD_REPLICA" not in os.environ:
         return
@@ -31,7 +31,7 @@ def install() -> None:
         listener = None
         if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             listener = listener_at(hostname, port)
-        if listener is None:  # also for the next group of the process: the store is there already
+        if listener is None:  # also for the next group of the process, which has the store already
             return usual(hostname, port, rank, world_size, timeout, use_libuv)
         return rendezvous.TCPStore(
             host_name=hostname,
@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def listener_at(hostname: str, port: int) -> socket.socket | None:
-    """A listening socket at this address alone; None where it cannot be had."""
+    """A listening socket at this address alone; None if it cannot be bound."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(hostname).version == 6 else socket.AF_INET
     except ValueError:

@@ -1,4 +1,4 @@
-"""JSON-RPC over abstract Unix sockets: the server of daemon and keepers, and the client between them."""
+"""JSON-RPC over abstract Unix sockets: server and client of daemon and keepers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Method = Callable[["Connection", dict[str, Any]], Awaitable[Any]]
 NotificationListener = Callable[[str, dict[str, Any]], None]
 
 WRITE_LIMIT = 4 * jsonrpc.MAX_LINE
-"""Bytes waiting for a client that does not read; beyond, it is dropped."""
+"""Unread bytes above which a client is disconnected."""
 ENOUGH = 1024 * 1024
-"""Bytes waiting for a client; beyond, nothing that it asks is heard until it has read."""
+"""Unread bytes above which no more requests of a client are read."""
 AT_ONCE = 1000
-"""Requests of one client under way; beyond, it is not heard until some are answered."""
+"""Unanswered requests above which no more requests of a client are read."""
 DEAF_AFTER_S = 10.0
-"""A client that is not heard any more, and has not read a byte for this long, is dropped."""
+"""Such a client is disconnected if it has not read a byte for this long."""
 LOOK_EVERY_S = 0.05
 
 log = logging.getLogger(__name__)
 
 
 class Connection:
-    """One end of a JSON-RPC conversation: answers requests with `methods`, and can make its own."""
+    """One end of a JSON-RPC connection: answers requests with `methods` and sends its own."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Connection:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_close: list[Callable[[], None]] = []
-        """Called once, when the conversation is over."""
+        """Called once, when the connection has ended."""
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
@@ -68,13 +68,13 @@ class Connection:
             self._waiting.pop(request_id, None)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Says something that wants no answer. A peer that does not read is dropped, never waited for."""
+        """Sends a notification without blocking; a peer that does not read is disconnected."""
         if not self.closed:
             self._send(jsonrpc.notification(method, params))
 
     @property
     def backlog(self) -> int:
-        """Bytes that the other side has not read yet."""
+        """Bytes that the peer has not read yet."""
         return int(self._writer.transport.get_write_buffer_size())
 
     def _send(self, line: bytes) -> None:
@@ -86,12 +86,12 @@ class Connection:
             self._writer.transport.abort()
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Holds on to a task of this conversation: the loop itself would not."""
+        """Keeps a reference to a task of this connection, which the loop does not."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def serve(self) -> None:
-        """Reads until the other side leaves."""
+        """Reads until the peer disconnects."""
         try:
             while True:
                 line = await self._reader.readline()
@@ -109,10 +109,7 @@ class Connection:
             self.close()
 
     async def _let_it_read(self) -> None:
-        """Waits for a client that asks faster than it reads: its answers must not fill this process's memory.
-
-        Raises ConnectionError for one that does not read at all.
-        """
+        """Waits until a client has read enough answers. Raises ConnectionError if it does not read at all."""
         loop = asyncio.get_running_loop()
         before, since = self.backlog, loop.time()
         while len(self._tasks) > AT_ONCE or self.backlog > ENOUGH:
@@ -168,14 +165,14 @@ class Connection:
         except OSError as error:
             log.warning("%s failed: %s", name, error)
             self._send(jsonrpc.error_response(id, RpcError(f"{name}: {error}", "os_error")))
-        except Exception as error:  # the outer edge of a request: logged here, told to the caller
+        except Exception as error:  # the outermost handler of a request: logged and returned to the caller
             log.exception("%s failed", name)
             broken = RpcError(f"{name}: {error!r}", "internal", number=jsonrpc.INTERNAL_ERROR)
             self._send(jsonrpc.error_response(id, broken))
 
 
 def bind(address: str) -> socket.socket:
-    """A listening abstract Unix socket. Raises OSError (EADDRINUSE) where somebody else has the name."""
+    """A listening abstract Unix socket. Raises OSError (EADDRINUSE) if the name is in use."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         listener.bind(address)
@@ -190,7 +187,7 @@ def bind(address: str) -> socket.socket:
 async def serve(
     listener: socket.socket, methods: dict[str, Method], connections: set[Connection]
 ) -> asyncio.AbstractServer:
-    """Serves `methods` to processes of this user; `connections` holds those that are there now."""
+    """Serves `methods` to processes of this user; `connections` holds the open ones."""
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if peer_uid(writer.get_extra_info("socket")) != os.getuid():
@@ -207,7 +204,7 @@ async def serve(
 async def adopt(
     client: socket.socket, pending: bytes, methods: dict[str, Method], connections: set[Connection]
 ) -> None:
-    """Serves a conversation that has begun elsewhere; `pending` was received of it and not yet answered."""
+    """Serves a connection that was accepted elsewhere; `pending` are its received, unanswered bytes."""
     loop = asyncio.get_running_loop()
     client.setblocking(False)
     reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)
@@ -222,10 +219,10 @@ async def adopt(
 
 
 async def connect(address: str, on_notification: NotificationListener | None = None) -> Connection:
-    """A conversation with the server at `address`; its reading runs as a task of the loop.
+    """Connects to the server at `address`, and reads in a task of the loop.
 
-    Raises ConnectionRefusedError where no process listens, PermissionError where another user's does, BlockingIOError
-    where its queue of connections is full.
+    Raises ConnectionRefusedError if no process listens, PermissionError if another user's does, BlockingIOError if its
+    queue of connections is full.
     """
     reader, writer = await asyncio.open_unix_connection(address, limit=jsonrpc.MAX_LINE)
     uid = peer_uid(writer.get_extra_info("socket"))

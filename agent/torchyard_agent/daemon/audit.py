@@ -1,9 +1,9 @@
-"""What was done to this host, when and for whom: `audit.jsonl` in the host's folder, appended and never changed.
+"""The audit log of a host: acts on the agent and its runs, with time and user, appended to `audit.jsonl`.
 
-What happens to a run is in the run's journal; here is what outlives it, or belongs to no run. An undeploy that succeeds
-takes this file with it, as it takes all else; one that is refused stays noted.
+Events of a run are in the run's journal; the audit log has what outlives the run or belongs to none. A successful
+undeploy removes it.
 
-The daemon notes its start here before it has imported anything heavy, so this file imports little too.
+The daemon notes its start here before it imports large modules, so this module imports little.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from torchyard_agent.unix_socket_rpc import Connection, Method
 
 FULL = 256 * 1024
-"""Bytes of `audit.jsonl`; then it becomes `audit.1.jsonl`, and the one that was that goes."""
+"""Bytes of `audit.jsonl` at which it replaces `audit.1.jsonl`."""
 MOST = 1000
-"""Acts in one answer."""
+"""The most acts in one answer."""
 _ACTS = {"retire": "retire", "undeploy": "undeploy", "run.remove": "remove", "run.abort": "take_back"}
-"""Methods that are noted, by the name of the act."""
+"""Methods that are noted, with the name of the act."""
 _STARTS = ("deploy", "upgrade", "start")
 
 
 def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> None:
-    """Appends a line. A disk that is full, or a folder that is gone, keeps nobody from the act itself."""
+    """Appends a line. Write errors are ignored, so that they do not prevent the act."""
     path = _path(agent_dir, node)
     seconds = time.time()
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
     line = json.dumps({"time": now, **asked(what, by, **more)}).encode() + b"\n"
     try:
-        _make_room(path)
+        _rotate(path)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(file, line)  # whole: two daemons, one of them leaving, may write at once
+            os.write(file, line)  # in one write: a retiring daemon may write concurrently
         finally:
             os.close(file)
     except FileNotFoundError:
-        pass  # undeployed: there is no folder any more
+        pass  # undeployed: the folder has been removed
     except OSError as error:
         print(f"{what} by {by or 'nobody named'} could not be noted in {path}: {error}", file=sys.stderr)
 
 
 def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object) -> None:
-    """A daemon begins: the first one here, one of another archive than the last, or the same again."""
+    """Notes a daemon's start: the first on this host, one of another archive than the last, or the same again."""
     before = next((act for act in reversed(list(_acts(agent_dir, node))) if act.get("what") in _STARTS), None)
     if before is None:
         note(agent_dir, node, "deploy", by, version=version, sha256=sha256)
@@ -63,13 +63,13 @@ def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object)
 
 
 def read(agent_dir: str, node: str, last: int = MOST) -> list[dict[str, Any]]:
-    """The last acts, oldest first. A line that was cut off by a full disk is left out."""
+    """The last acts, oldest first. Incomplete lines are skipped."""
     acts = list(_acts(agent_dir, node))
     return acts[-max(1, min(last, MOST)) :]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
-    """The daemon's methods with `audit.read` among them; those that change the host note what they did."""
+    """Adds `audit.read` to the daemon's methods, and notes the calls of those that change the host."""
     from torchyard_agent.protocol.jsonrpc import RpcError
 
     def noted(what: str, method: Method) -> Method:
@@ -79,7 +79,7 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
             try:
                 result = await method(connection, params)
             except RpcError as refusal:
-                if what == "undeploy":  # it would have taken everything, this file included
+                if what == "undeploy":  # it removes this file on success
                     note(agent_dir, node, what, by, refused=refusal.code)
                 raise
             note(agent_dir, node, what, by, **more)
@@ -102,8 +102,8 @@ def _older(path: str) -> str:
     return path[: -len(".jsonl")] + ".1.jsonl"
 
 
-def _make_room(path: str) -> None:
-    """Begins a new file where this one is full. Housekeeping, a process of its own, may be about to do the same."""
+def _rotate(path: str) -> None:
+    """Begins a new file if this one is full. Garbage collection may do the same concurrently."""
     if not _is_full(path):
         return
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
@@ -112,7 +112,7 @@ def _make_room(path: str) -> None:
         if _is_full(path):
             os.replace(path, _older(path))
     except OSError:
-        pass  # somebody else is at it, or the disk knows no locks: the next line tries again
+        pass  # locked by another process, or the disk has no locks: the next line retries
     finally:
         os.close(folder)
 

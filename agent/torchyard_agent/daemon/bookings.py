@@ -1,9 +1,8 @@
-"""Bookings on a host: the calendar that desktops hand over, who uses the GPUs, and what is done about it.
+"""Bookings on a host: the calendar from desktops, observation of the GPUs' use, and enforcement.
 
-The calendar lies in the host's folder (0600), so that a daemon that was restarted at night goes on by it. The daemon
-looks at the GPUs only while that is of use: every 10 s where enforcement is on and the calendar fresh, else once a
-minute while one of its GPUs is booked, and not at all otherwise; a sample that a desktop's telemetry has just taken
-is used instead of another.
+The calendar is kept in the host's folder (0600) for a daemon that is restarted. The GPUs are sampled only when needed:
+every 10 s while enforcement is on and the calendar fresh, else once a minute while a GPU of this host is booked. A
+sample that telemetry has just taken is used instead of a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
 from torchyard_agent.enforcement import booking_usage
 from torchyard_agent.enforcement.booking_usage import Idle, Used
-from torchyard_agent.enforcement.enforcer import Policing
+from torchyard_agent.enforcement.enforcer import Enforcer
 from torchyard_agent.enforcement.process_activity import Activity
 from torchyard_agent.protocol import calendar, timestamps
 from torchyard_agent.protocol import paths as places
@@ -33,7 +32,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 SAVE_EVERY_S = 120.0
 TOO_OLD_S = 14 * 86400.0
-"""A calendar on the disk that is older is forgotten."""
+"""Age at which a stored calendar is ignored."""
 _LOCK = "@" + places.gpu_socket("")[1:]
 
 Params = dict[str, Any]
@@ -42,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Pace(NamedTuple):
-    """How often is looked, in seconds; tests shorten it through the environment (`TORCHYARD_BOOKINGS_ENFORCE_S`)."""
+    """Sampling intervals in seconds; tests shorten them in the environment (`TORCHYARD_BOOKINGS_ENFORCE_S`)."""
 
     enforce_s: float = 10.0
     evidence_s: float = 60.0
@@ -54,12 +53,12 @@ class Pace(NamedTuple):
 
     @property
     def gap_s(self) -> float:
-        """Looks further apart than this leave a gap in what is known."""
+        """The longest time between two samples that still counts as continuous observation."""
         return max(5.0, 3.0 * max(self.enforce_s, self.evidence_s))
 
 
 class Bookings:
-    """The methods `bookings.…`, and the task that looks."""
+    """The methods `bookings.*`, and the task that samples the GPUs."""
 
     def __init__(self, agent_dir: str, node: str, runs: Runs, telemetry: Telemetry, pace: Pace | None = None):
         self._file = os.path.join(places.host_dir(agent_dir, node), "bookings.json")
@@ -67,16 +66,16 @@ class Bookings:
         self._runs = runs
         self._telemetry = telemetry
         self._pace = pace or Pace.read(os.environ)
-        self._policing = Policing(agent_dir, node, runs)
+        self._enforcer = Enforcer(agent_dir, node, runs)
         self._activity = Activity(self._pace.evidence_s)
         self._host = node
         self._calendar: Calendar | None = None
         self._snapshot: dict[str, Any] = {}
-        """As it came: keepers are handed their part of it."""
+        """The calendar as it was received; keepers get their part of it."""
         self._revision = ""
-        """The snapshot's, as the desktop named it; "" for one that had none."""
+        """Revision of the snapshot, as the desktop named it; empty if it named none."""
         self._here: set[str] | None = None
-        """The GPUs of this host, once they have been looked at."""
+        """The GPUs of this host, once they were sampled."""
         self._idle: dict[str, Idle] = {}
         self._uses: list[Used] = []
         self._saved_at = 0.0
@@ -92,7 +91,7 @@ class Bookings:
         }
 
     def begin(self) -> None:
-        """Goes on by what an earlier daemon knew. Once the loop runs."""
+        """Loads the calendar and evidence of an earlier daemon. Called within the event loop."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RpcError):
             with open(self._file, encoding="utf-8") as file:
                 kept = json.load(file)
@@ -107,10 +106,10 @@ class Bookings:
             self._task.cancel()
             self._save_evidence()
 
-    # -- what desktops ask
+    # -- methods for desktops
 
     async def take(self, connection: Connection, params: Params) -> Any:
-        """A desktop's snapshot: the newest stays, whoever brought it."""
+        """Takes a desktop's calendar, unless a newer one is known."""
         snapshot, host = params["snapshot"], _host(params)
         told = calendar.parse(snapshot)
         _check_clock(told.taken)
@@ -122,7 +121,7 @@ class Bookings:
         return {"kept": kept, "taken": timestamps.rfc3339(self._calendar.taken)}
 
     async def confirm(self, connection: Connection, params: Params) -> Any:
-        """The snapshot of this revision still holds at `taken`: `kept` where it is the one that is known here."""
+        """Confirms that the snapshot of this revision still holds at `taken`. `kept` is false for another revision."""
         host = _host(params)
         try:
             taken = timestamps.parse_timestamp(params.get("taken"))
@@ -141,14 +140,14 @@ class Bookings:
     async def _keep(self, told: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
         self._hold(told, snapshot, host, revision)
         self._write(self._file, {"host": host, "snapshot": snapshot, "revision": revision})
-        await self._tell_keepers()
+        await self._update_keepers()
 
     async def status(self, connection: Connection, params: Params) -> Any:
-        """What is known and done here."""
-        return self.told()
+        """The state of the calendar, findings and acts."""
+        return self.summary()
 
     async def evidence(self, connection: Connection, params: Params) -> Any:
-        """What was seen of idle bookings and of use, at `since` or later."""
+        """Evidence of idle bookings and of use, from `since` on."""
         since = params.get("since")
         try:
             after = 0.0 if since is None else timestamps.parse_timestamp(since)
@@ -156,8 +155,8 @@ class Bookings:
             raise RpcError(str(error), "params") from None
         return {"host": self._host, **booking_usage.to_json(self._idle, self._uses, after)}
 
-    def told(self) -> dict[str, Any]:
-        """For `bookings.status` and `host.facts`."""
+    def summary(self) -> dict[str, Any]:
+        """The part of `bookings.status` that `host.facts` shows too."""
         known, now = self._calendar, time.time()
         enforcement = known.enforcement_on(self._host) if known is not None else calendar.Enforcement()
         return {
@@ -166,14 +165,14 @@ class Bookings:
             "from": known.person if known is not None else None,
             "host": self._host,
             "enforcement": enforcement._asdict(),
-            "capabilities": self._policing.capabilities(),
-            **self._policing.told(),
+            "capabilities": self._enforcer.capabilities(),
+            **self._enforcer.summary(),
         }
 
     # -- keepers
 
-    async def tell_keeper(self, run_id: str) -> None:
-        """Hands a keeper the part of the calendar that touches its run. One that is older knows no such thing."""
+    async def update_keeper(self, run_id: str) -> None:
+        """Sends a keeper the part of the calendar that concerns its run; older keepers lack the method."""
         known = self._calendar
         if known is None:
             return
@@ -184,12 +183,12 @@ class Bookings:
             with contextlib.suppress(RpcError):
                 await keeper.call("calendar", {"snapshot": {**part, "logins": [], "enforcement": []}}, timeout=5.0)
 
-    async def _tell_keepers(self) -> None:
+    async def _update_keepers(self) -> None:
         alive = [run_id for run_id in self._runs.ids() if await self._runs.keeper(run_id) is not None]
         for run_id in alive:
-            await self.tell_keeper(run_id)
+            await self.update_keeper(run_id)
 
-    # -- looking
+    # -- observation
 
     def _hold(self, known: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
         self._calendar, self._snapshot, self._host, self._revision = known, snapshot, host, revision
@@ -202,21 +201,21 @@ class Bookings:
             self._news.clear()
             try:
                 wait_s = await self._look()
-            except Exception:  # the outer edge of this task: what one look met must not end all looking
+            except Exception:  # the outermost handler: an error in one sample must not end the task
                 log.exception("looking at the GPUs for bookings failed")
                 wait_s = self._pace.evidence_s
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait_s)
 
     async def _look(self) -> float | None:
-        """Looks where that is of use. Returns when to look again, in seconds; None: once there is news."""
+        """Samples the GPUs if needed. Returns the seconds until the next sample; None: with the next calendar."""
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        # By a calendar that is not fresh findings are noted still, for as long as it tells of bookings at all.
+        # With a stale calendar, findings are still noted as long as it has bookings.
         enforces = enforcement.level != OFF and now < known.until
         if not enforces:
-            self._policing.forget()
+            self._enforcer.forget()
         wait_s = next_look(known, self._here, enforces, now, self._pace)
         booked_now = any(one.is_running(now) and self._is_here(one.gpus) for one in known.bookings)
         if not enforces and not booked_now:
@@ -225,11 +224,11 @@ class Bookings:
         now = time.time()
         self._here = {gpu["uuid"] for gpu in sample["gpus"] if gpu["uuid"]}
         if not self._here:
-            return max(300.0, self._pace.evidence_s)  # no GPU, or no driver now
+            return max(300.0, self._pace.evidence_s)  # no GPU, or no driver at present
         held = held_gpus()
         self._note(known, sample, held, now)
         if enforces:
-            await self._policing.police(known, enforcement, self._host, sample, now)
+            await self._enforcer.enforce(known, enforcement, self._host, sample, now)
         return wait_s
 
     def _is_here(self, gpus: tuple[str, ...]) -> bool:
@@ -259,7 +258,7 @@ class Bookings:
             self._write(self._evidence_file, booking_usage.to_json(self._idle, self._uses))
 
     def _write(self, path: str, data: dict[str, Any]) -> None:
-        """Whole, or not at all. A disk that is full costs what a daemon that is restarted would know, and no more."""
+        """Writes a file atomically. On a full disk, only a restarted daemon would miss the data."""
         scratch = f"{path}.{os.getpid()}"
         try:
             file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -287,7 +286,7 @@ def _check_clock(taken: float) -> None:
 
 
 def next_look(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
-    """Seconds until a look is of use again; None where only news could make it so. `here`: None for not yet known."""
+    """Seconds until a sample is needed; None if only a new calendar can change that. `here` is None if unknown."""
     if enforces:
         return pace.enforce_s
     mine = [one for one in known.bookings if one.end > now and (here is None or not here.isdisjoint(one.gpus))]
@@ -297,7 +296,7 @@ def next_look(known: Calendar, here: set[str] | None, enforces: bool, now: float
 
 
 def held_gpus() -> set[str]:
-    """The GPUs that runs hold, of any user: who waits for data or restarts holds them too."""
+    """The GPUs that runs of any user hold; idle or restarting runs hold them too."""
     try:
         lines = read_all("/proc/net/unix").split(b"\n")
     except OSError:

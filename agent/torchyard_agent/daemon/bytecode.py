@@ -1,8 +1,8 @@
-"""Compiles an archive's bytecode: `python compiling.py FOLDER`, a process of its own.
+"""Compiles an archive's bytecode, in a process of its own: `python bytecode.py FOLDER`.
 
-Until late 3.12 Python keeps half a file of bytecode where the disk is full, compileall does so too, and from then on
-every import of that module fails. Here what was written is read back before it gets its name; nothing else writes
-bytecode into an archive.
+On a full disk, Python before late 3.12 (compileall included) leaves a truncated file of bytecode, with which every
+import of that module fails. Here a file is read back before it gets its name; nothing else writes bytecode into an
+archive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER_BYTES = 16
 
 
 def compile_all(folder: str) -> None:
-    """Compiles what has no bytecode yet. What cannot be written is left out: it costs a start some time."""
+    """Compiles all modules without bytecode. Write errors are ignored: they only cost time at start."""
     for parent, _, names in os.walk(folder):
         for name in names:
             if name.endswith(".py"):
@@ -40,7 +40,7 @@ def compile_one(path: str) -> None:
 
 
 def is_whole(path: str) -> bool:
-    """Whether a file of bytecode is there and can be read to its end."""
+    """Whether a file of bytecode exists and is complete."""
     try:
         with open(path, "rb") as file:
             marshal.loads(file.read()[HEADER_BYTES:])

@@ -1,9 +1,9 @@
-"""What nobody needs any more leaves the host: folders of ended runs, snapshots, archives, the daemon's own old log.
+"""Garbage collection of ended runs, snapshots, agent archives and old log text, by age and size.
 
-A process of its own, which the daemon starts now and then (`daemon.tidying`): it may look at a hundred thousand files
-without the daemon growing or answering late. Never touched: a run whose keeper lives, an archive that a keeper or a
-daemon runs out of, and what any run of any host that shares the home refers to. Each host removes its own runs only,
-for only there one sees whether a keeper lives. What is removed is renamed away first: it is there whole, or not at all.
+It runs in a process of its own (see `garbage_collection_trigger`): it may scan a hundred thousand files without
+delaying the daemon. Kept are runs whose keeper is alive, archives that a keeper or daemon runs from, and snapshots that
+a run of any host with the same home refers to. Each host removes only its own runs: only there is it known whether a
+keeper is alive. Folders are renamed before they are removed, so that they are present completely or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Callable
 
 from torchyard_agent import snapshot_store
 from torchyard_agent.daemon import audit, installed_version
-from torchyard_agent.daemon.upload_locks import Turns
+from torchyard_agent.daemon.upload_locks import UploadLocks
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol import paths
 
@@ -33,36 +33,37 @@ GB = 1e9
 KEEP_DAYS = 30.0
 KEEP_GB = 50.0
 ALWAYS_KEPT = 10
-"""The newest runs that have ended stay, however old and large."""
+"""The number of newest ended runs that are kept, however old and large they are."""
 QUIET_S = 3600.0
-"""A run whose journal was written within this time is left alone: its keeper may be starting, or just leaving."""
+"""A run whose journal was written within this time is kept: its keeper may be starting or ending."""
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
-"""Halves of an archive that was interrupted on its way."""
+"""Age at which incomplete uploads of an archive are removed."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
-"""In the host's folder: what is being removed."""
+"""Folder of renamed folders that are being removed, in the host's folder."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _END = b'"event":"run_ended"'
 _TAIL = 1 << 20
-"""Bytes at the end of a journal in which its `run_ended` is looked for; it names all replicas."""
+"""Bytes at the end of a journal that are searched for `run_ended`, which names all replicas."""
 
 log = logging.getLogger("torchyard_agent.daemon.garbage_collection")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of ended runs is kept on this host."""
+    """Limits of the age and size of ended runs on this host."""
 
     days: float = KEEP_DAYS
     bytes: float = KEEP_GB * GB
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Limits:
-        """TORCHYARD_KEEP_DAYS and TORCHYARD_KEEP_GB; `inf` is for ever. What is no number ≥ 0 is told and ignored."""
+        """Reads TORCHYARD_KEEP_DAYS and TORCHYARD_KEEP_GB; `inf` means no limit. Invalid values are logged and
+        ignored."""
         return cls(
             _number(environment, "TORCHYARD_KEEP_DAYS", KEEP_DAYS),
             _number(environment, "TORCHYARD_KEEP_GB", KEEP_GB) * GB,
@@ -70,8 +71,8 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class OverRun:
-    """A run that has no keeper here any more."""
+class EndedRun:
+    """A run without a keeper here."""
 
     run_id: str
     last_at: float
@@ -79,11 +80,11 @@ class OverRun:
     size: int
     """Bytes on the disk."""
     has_end: bool
-    """False where its keeper died, or the host did."""
+    """False if its keeper or the host crashed."""
 
 
-def surplus(runs: Sequence[OverRun], limits: Limits, now: float) -> dict[str, str]:
-    """Runs that are to go, by ID, each with the reason. One that has no end goes by its age only."""
+def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, str]:
+    """The runs to remove, by ID, with the reason. A run without an end is removed by its age only."""
     gone: dict[str, str] = {}
     kept = 0
     for place, run in enumerate(sorted(runs, key=lambda run: run.last_at, reverse=True)):
@@ -99,13 +100,13 @@ def surplus(runs: Sequence[OverRun], limits: Limits, now: float) -> dict[str, st
     return gone
 
 
-def tidy(agent_dir: str, node: str, sha256: str, limits: Limits, now: float | None = None) -> None:
-    """Does it all, of which each part may fail alone. `sha256` is the archive of the daemon here."""
+def collect(agent_dir: str, node: str, sha256: str, limits: Limits, now: float | None = None) -> None:
+    """Runs all parts of the collection, each of which may fail alone. `sha256`: the archive of this host's daemon."""
     now = time.time() if now is None else now
     removed = {
-        "runs": _part("runs", lambda: tidy_runs(agent_dir, node, limits, now)),
-        "snapshots": _part("snapshots", lambda: tidy_snapshots(agent_dir, node, now)),
-        "archives": _part("archives", lambda: tidy_archives(agent_dir, node, sha256, now)),
+        "runs": _part("runs", lambda: collect_runs(agent_dir, node, limits, now)),
+        "snapshots": _part("snapshots", lambda: collect_snapshots(agent_dir, node, now)),
+        "archives": _part("archives", lambda: collect_archives(agent_dir, node, sha256, now)),
     }
     _part("log", lambda: shorten_log(os.path.join(paths.host_dir(agent_dir, node), "daemon.log")))
     if any(removed.values()):
@@ -116,19 +117,19 @@ def _part(what: str, work: Callable[[], int]) -> int:
     try:
         return work()
     except OSError as error:
-        log.warning("housekeeping: %s: %s", what, error)
+        log.warning("garbage collection: %s: %s", what, error)
         return 0
 
 
 # -- runs
 
 
-def tidy_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
-    """Removes folders of runs that have ended here; returns how many went."""
+def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
+    """Removes folders of ended runs; returns how many."""
     _empty_removed(agent_dir, node)
-    state = paths.housekeeping_state(agent_dir, node)
+    state = paths.gc_state(agent_dir, node)
     known = _read_sizes(state)
-    runs = over_runs(agent_dir, node, known, now)
+    runs = ended_runs(agent_dir, node, known, now)
     count = 0
     for run_id, reason in surplus(runs, limits, now).items():
         if control_socket.is_alive(paths.run_dir(agent_dir, node, run_id)):
@@ -136,9 +137,9 @@ def tidy_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
         try:
             _remove(paths.run_dir(agent_dir, node, run_id), os.path.join(paths.host_dir(agent_dir, node), REMOVED))
         except OSError as error:
-            log.warning("housekeeping: run %s cannot be removed: %s", run_id, error)
+            log.warning("garbage collection: run %s cannot be removed: %s", run_id, error)
             continue
-        log.info("housekeeping: removed run %s: %s", run_id, reason)
+        log.info("garbage collection: removed run %s: %s", run_id, reason)
         known.pop(run_id, None)
         count += 1
     here = {run.run_id for run in runs}
@@ -147,8 +148,8 @@ def tidy_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
     return count
 
 
-def over_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: float) -> list[OverRun]:
-    """Runs here that have been quiet for a while and have no keeper. `known`: sizes, looked up and added to."""
+def ended_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: float) -> list[EndedRun]:
+    """Runs here without a keeper whose journal is older than QUIET_S. `known`: a cache of their sizes."""
     found = []
     for name in _names(paths.runs_dir(agent_dir, node)):
         folder = paths.run_dir(agent_dir, node, name)
@@ -157,14 +158,14 @@ def over_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: float
         last_ns = _last_written(folder)
         if now - last_ns / 1e9 < QUIET_S or control_socket.is_alive(folder):
             continue
-        if known.get(name, [0])[0] != last_ns:  # an ended run does not change
+        if known.get(name, [0])[0] != last_ns:  # the size of an ended run does not change
             known[name] = [last_ns, size_of(folder)]
-        found.append(OverRun(name, last_ns / 1e9, known[name][1], has_end(folder)))
+        found.append(EndedRun(name, last_ns / 1e9, known[name][1], has_end(folder)))
     return found
 
 
 def has_end(folder: str) -> bool:
-    """Whether the run's journal tells how it ended."""
+    """Whether the run's journal has an end."""
     try:
         with open(os.path.join(folder, "journal.jsonl"), "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -175,7 +176,7 @@ def has_end(folder: str) -> bool:
 
 
 def size_of(folder: str) -> int:
-    """Bytes that a folder takes on the disk, symbolic links not followed."""
+    """Bytes of a folder on the disk; symbolic links are not followed."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in (*names, "."):
@@ -204,18 +205,18 @@ def _read_sizes(path: str) -> dict[str, list[int]]:
 # -- the store, which several hosts may share
 
 
-def tidy_snapshots(agent_dir: str, node: str, now: float) -> int:
-    """Removes snapshots that no run of any host refers to, unless one is being sent just now; how many went."""
-    if Turns(agent_dir, node).others():
+def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
+    """Removes snapshots that no run of any host refers to, unless an upload is under way; returns how many."""
+    if UploadLocks(agent_dir, node).others():
         return 0
     count = prune(agent_dir, now)
     if count:
-        log.info("housekeeping: removed %d snapshots that no run uses", count)
+        log.info("garbage collection: removed %d snapshots that no run uses", count)
     return count
 
 
-def tidy_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
-    """Removes agents that nobody ran for long, and halves that were forgotten; how many agents went."""
+def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
+    """Removes agents that were unused for long, and incomplete uploads; returns how many agents."""
     store = paths.store_dir(agent_dir)
     in_use = archives_in_use(agent_dir, node, now)
     count = 0
@@ -236,14 +237,16 @@ def tidy_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
         _remove_tree(gone)
         if name == found[0]:
             count += 1
-            log.info("housekeeping: removed the agent %s: unused for %.0f days", name[:12], (now - used_at) / DAY_S)
+            log.info(
+                "garbage collection: removed the agent %s: unused for %.0f days", name[:12], (now - used_at) / DAY_S
+            )
     return count
 
 
 def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
-    """Archives that daemons and keepers run out of, on all hosts that share the store. None: who knows.
+    """Archives that daemons and keepers of all hosts with this store run from; None if that is unknown.
 
-    On this host its processes say so themselves; of other hosts, notes of daemons and runs that may still live do.
+    Those of this host are found by their command lines, those of other hosts by notes of daemons and runs.
     """
     found = _named_by_processes(paths.store_dir(agent_dir))
     hosts = os.path.join(agent_dir, "hosts")
@@ -252,7 +255,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
         if noted:
             found.add(noted)
         elif host != node:
-            return None  # a daemon may run there that is older than these notes
+            return None  # a daemon that predates these notes may run there
         for run_id in _names(paths.runs_dir(agent_dir, host)):
             folder = paths.run_dir(agent_dir, host, run_id)
             if not paths.is_run(folder):
@@ -262,14 +265,14 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
             try:
                 with open(paths.archive_note(folder), encoding="utf-8") as file:
                     found.add(file.read().strip())
-            except FileNotFoundError:  # of an older agent, which did not note it
+            except FileNotFoundError:  # a run of an older agent, which wrote no note
                 if host != node:
                     return None
     return found
 
 
 def _named_by_processes(store: str) -> set[str]:
-    """Archives of this store that command lines of this user's processes here name."""
+    """Archives of this store that are named in command lines of this user's processes."""
     mark = os.fsencode(store) + b"/"
     found = set()
     for entry in os.listdir("/proc"):
@@ -285,7 +288,7 @@ def _named_by_processes(store: str) -> set[str]:
 
 
 def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
-    """Cuts a log that others append to down to its end; whether it was cut."""
+    """Shortens a log to its end while other processes append to it. Returns whether it was shortened."""
     with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if size <= limit:
@@ -301,7 +304,7 @@ def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
 
 
 def _names(folder: str) -> list[str]:
-    """Sorted; none where there is no folder. Raises OSError where nobody can tell what is in it."""
+    """Sorted names in a folder, empty if it does not exist. Raises OSError if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -323,14 +326,14 @@ def _remove(folder: str, removed: str) -> None:
 
 
 def _empty_removed(agent_dir: str, node: str) -> None:
-    """What could not be removed at once last time: over NFS, files that somebody has open stay for a while."""
+    """Removes what an earlier collection could not: over NFS, open files stay for a while."""
     folder = os.path.join(paths.host_dir(agent_dir, node), REMOVED)
     for name in _names(folder):
         _remove_tree(os.path.join(folder, name))
 
 
 def _remove_tree(path: str) -> None:
-    """All that can be removed of it, folders that are not writable included."""
+    """Removes a folder as far as possible, read-only folders included."""
 
     def open_up(function: Callable[[str], Any], place: str, error: object) -> None:
         parent = os.path.dirname(place)
@@ -359,13 +362,13 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
         value = -1.0
     if value >= 0:
         return value
-    log.warning("housekeeping: %s must be a number of 0 or more, not %r; it is %g", name, text, default)
+    log.warning("garbage collection: %s must be a number of 0 or more, not %r; it is %g", name, text, default)
     return default
 
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Whether nobody else does this on this host just now."""
+    """Yields whether no other collection runs on this host."""
     with open(path, "a", encoding="utf-8") as file:
         os.utime(path)
         try:
@@ -379,11 +382,11 @@ def _alone(path: str) -> Iterator[bool]:
 def main(agent_dir: str, node: str, sha256: str) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        with _alone(paths.housekeeping_state(agent_dir, node)) as alone:
+        with _alone(paths.gc_state(agent_dir, node)) as alone:
             if alone:
-                tidy(agent_dir, node, sha256, Limits.read(os.environ))
-    except OSError as error:  # undeployed meanwhile, or a disk that is full
-        print(f"housekeeping: {error}", file=sys.stderr)
+                collect(agent_dir, node, sha256, Limits.read(os.environ))
+    except OSError as error:  # the agent was undeployed meanwhile, or the disk is full
+        print(f"garbage collection: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -391,13 +394,13 @@ def main(agent_dir: str, node: str, sha256: str) -> int:
 KEEP_S = 7 * 86400.0
 KEEP_WHEN_SHORT_S = 86400.0
 SHORT_SHARE = 0.1
-"""With less of the disk free than this, snapshots are kept for a day only."""
+"""If a smaller part of the disk is free, snapshots are kept for a day only."""
 FRESH_S = 86400.0
-"""So long a file that no snapshot has may still be wanted by one on its way."""
+"""Age up to which a file without a snapshot may belong to an upload under way."""
 
 
 def prune(agent_dir: str, now: float | None = None) -> int:
-    """Removes what nobody needs; returns how many snapshots went. What cannot be removed stays."""
+    """Removes unused snapshots and files; returns the number of snapshots. Failures are ignored."""
     now = time.time() if now is None else now
     store = paths.store_dir(agent_dir)
     try:
@@ -409,7 +412,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
     try:
         used = used_by_runs(agent_dir)
     except OSError:
-        return 0  # some host's runs cannot be looked at just now
+        return 0  # the runs of some host cannot be read now
     old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
     for root in old:
         _remove_folder(paths.snapshot_dir(agent_dir, root))
@@ -418,7 +421,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
 
 
 def used_by_runs(agent_dir: str) -> set[str]:
-    """Roots that any run of any host refers to, by its record. Raises OSError where it cannot be read."""
+    """Roots of all snapshots that runs of any host refer to. Raises OSError if a record cannot be read."""
     found = set()
     for run in _folders(os.path.join(agent_dir, "hosts")):
         try:
@@ -453,7 +456,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
         if manifest is None and os.path.exists(
             os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
         ):
-            return  # not to be read just now: nothing of it may go
+            return  # unreadable now: its files must be kept
         wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
     for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
         for name in names:

@@ -1,7 +1,6 @@
-"""When housekeeping is done: a moment after a request, at most once an hour, by a process of its own.
+"""Starts garbage collection in a process of its own, shortly after a request and at most once an hour.
 
-No timer runs while nobody asks for anything. The hour is counted by a file, so that a daemon that is replaced often
-does not tidy often.
+An idle daemon runs no timer. The hour is counted by a file's time, also across daemons that replace each other.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 EVERY_S = 3600.0
 AFTER_S = 5.0
-"""Whoever asked has its answer by then, and a launch is under way without us."""
+"""Delay after a request, which is answered and whose launch is under way by then."""
 
 log = logging.getLogger(__name__)
 
 
-class Tidying:
-    """Watches for requests; nothing else makes it work."""
+class GarbageCollectionTrigger:
+    """Wraps the daemon's methods: each request may trigger a collection."""
 
     def __init__(self, agent_dir: str, node: str, sha256: str):
         self._agent_dir = agent_dir
@@ -35,19 +34,19 @@ class Tidying:
         self._not_before = float("-inf")
 
     def watch(self, methods: dict[str, Method]) -> dict[str, Method]:
-        """The same methods; a request is the occasion."""
+        """The methods, each of which calls `trigger`."""
 
         def watched(method: Method) -> Method:
             async def answer(connection: Connection, params: dict[str, Any]) -> Any:
-                self.occasion()
+                self.trigger()
                 return await method(connection, params)
 
             return answer
 
         return {name: watched(method) for name, method in methods.items()}
 
-    def occasion(self) -> None:
-        """Something happens anyway: tidies soon, where it is time."""
+    def trigger(self) -> None:
+        """Schedules a collection if one is due."""
         now = time.monotonic()
         if now < self._not_before:
             return
@@ -57,9 +56,9 @@ class Tidying:
             asyncio.get_running_loop().call_later(AFTER_S, self._start)
 
     def _due_in(self) -> float:
-        """Seconds, 0 for now."""
+        """Seconds until the next collection is due; 0 if it is."""
         with contextlib.suppress(OSError):
-            age = time.time() - os.stat(paths.housekeeping_state(self._agent_dir, self._node)).st_mtime
+            age = time.time() - os.stat(paths.gc_state(self._agent_dir, self._node)).st_mtime
             if 0 <= age < EVERY_S:
                 return EVERY_S - age
         return 0.0
@@ -74,12 +73,12 @@ class Tidying:
                 cwd="/",
             )
         except OSError as error:
-            log.warning("housekeeping cannot be started: %s", error)
+            log.warning("garbage collection cannot be started: %s", error)
             return
         asyncio.get_running_loop().run_in_executor(None, starter.wait)
 
 
-TITLE = "torchyard-agent housekeeping"
+TITLE = "torchyard-agent garbage-collection"
 _CODE = """
 import os, sys
 if os.fork():
@@ -92,4 +91,4 @@ sys.dont_write_bytecode = True
 from torchyard_agent.daemon.garbage_collection import main
 sys.exit(main(agent_dir, node, sha256))
 """
-"""Nobody's child after its fork: a daemon that is replaced meanwhile need not wait for it."""
+"""The process forks, so that it is no child of the daemon, which may be replaced meanwhile without waiting for it."""

@@ -1,8 +1,8 @@
-"""The daemon's first answer, before anything heavy is imported.
+"""Answers `hello` before asyncio and other large modules are imported.
 
-A deploy is over when every agent has said `hello`; asyncio and the rest (0.1 s of CPU a host) wait until somebody asks
-for more. Measured with eight hosts on two cores: 4.0 times a bare upload with asyncio at start, 2.3 without. A host
-that was deployed and never used keeps this small daemon.
+A deployment is complete when every agent has answered `hello`; the imports (0.1 s of CPU a host) wait for the first
+other request. Measured with eight hosts on two cores: 4.0 times the duration of a bare upload with asyncio at start,
+2.3 without.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchyard_agent.peer_credentials import peer_uid
 
 SETTLE_AFTER_MS = 2000
 LONGEST_HELLO = 65536
-"""Bytes. Whoever says more is left to the real server, which knows how to refuse."""
+"""Bytes. Longer requests are left to the full server, which refuses them."""
 
 
 Conversations = list[tuple[socket.socket, bytes]]
-"""Open sockets, each with the bytes that were received and are still to be answered."""
+"""Open sockets, each with the received bytes that are not answered yet."""
 
 
 def answer_hello(
@@ -30,11 +30,10 @@ def answer_hello(
     settle: Callable[[], None],
     retiring: Callable[[dict[str, Any]], None] = lambda params: None,
 ) -> Conversations | None:
-    """Answers `hello` requests until somebody asks for anything else.
+    """Answers `hello` requests until another method is called.
 
-    Returns the conversations that are open then; None where that somebody said `retire`, with which params `retiring`
-    is told. An archive that was sent
-    just now is unpacked (`settle`) once nobody has said anything for a moment.
+    Returns the open conversations; None if that method was `retire`, with whose params `retiring` is called. `settle`
+    unpacks a new archive once no request has come for a moment.
     """
     poll = select.poll()
     poll.register(listener, select.POLLIN)
@@ -82,7 +81,7 @@ def _receive(client: socket.socket) -> bytes:
 def _answer(
     client: socket.socket, pending: bytes, hello: dict[str, Any], retiring: Callable[[dict[str, Any]], None]
 ) -> tuple[bytes, str]:
-    """(what is still unread, the method that is asked for there; empty where there was nothing but hello)."""
+    """(unanswered bytes, the method that they call; empty if all were `hello`)."""
     while b"\n" in pending:
         line, rest = pending.split(b"\n", 1)
         try:
@@ -94,11 +93,13 @@ def _answer(
             return pending, method
         answer = {"jsonrpc": "2.0", "id": id, "result": hello if method == "hello" else {}}
         try:
-            client.send(json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT)  # so short a line goes whole or not
+            client.send(
+                json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT
+            )  # a line this short is sent completely or not at all
         except BlockingIOError:
-            return pending, "never reads"  # nobody is waited for here; the real server drops who does not read
+            return pending, "never reads"  # this server never waits; the full one disconnects clients that do not read
         except OSError:
-            pass  # whoever has left meanwhile has still asked
+            pass  # a client that has disconnected still has made its request
         if method == "retire":
             params = request.get("params")
             retiring(params if isinstance(params, dict) else {})

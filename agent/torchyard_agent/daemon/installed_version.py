@@ -1,7 +1,7 @@
-"""Which agent a host has: noted by each daemon that starts, so that an older desktop never brings back an older one.
+"""The agent version of a host, noted by each starting daemon so that an older desktop does not downgrade it.
 
-Without the note, a desktop that comes after the newer daemon was killed, or the host was rebooted, would start the
-daemon of its own archive. It lies in the host's own folder: hosts that share a home may be upgraded one by one.
+Without the note, a desktop would start the daemon of its own archive after a newer daemon was killed or the host
+rebooted. The note lies in the host's own folder: hosts with a shared home may be upgraded one by one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ NOTE = "agent.json"
 
 
 def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
-    """This host has that agent now, unpacked. What cannot be written is left out."""
+    """Notes that this host has that agent unpacked. Write errors are ignored."""
     path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
     with contextlib.suppress(OSError):
-        os.utime(paths.archive_dir(agent_dir, sha256))  # it is in use: housekeeping goes by its age
+        os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used: garbage collection goes by its age
     if noted(path) == (version, sha256):
         return
     with contextlib.suppress(OSError):
@@ -30,7 +30,7 @@ def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
 
 
 def noted(path: str) -> tuple[str, str]:
-    """(version, sha256) of a note; both empty where there is none."""
+    """(version, sha256) of a note; both empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -40,7 +40,7 @@ def noted(path: str) -> tuple[str, str]:
 
 
 def newer_than(agent_dir: str, node: str, version: str) -> str | None:
-    """SHA-256 of the newer agent that this host had last, where its archive is still there."""
+    """The SHA-256 of the agent that this host had last, if it is newer and its archive still exists."""
     newest, sha256 = noted(os.path.join(paths.host_dir(agent_dir, node), NOTE))
     if version_order(newest) <= version_order(version):
         return None

@@ -1,4 +1,4 @@
-"""The daemon: one per user and host. Answers desktops and measures; no run depends on it."""
+"""Entry point of the daemon, one per user and host. No run depends on it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torchyard_agent.daemon.hello_server import answer_hello
 from torchyard_agent.protocol import PROTOCOL
 
 OLDEST_PROTOCOL = 1
-"""Desktops that speak this one or a later one are understood."""
+"""The oldest protocol of desktops that is supported."""
 
 
 def main(
     agent_dir: str, node: str, sha256: str, listener: socket.socket, settle: Callable[[], None], by: str = ""
 ) -> int:
-    """Serves until it is told to retire.
+    """Serves until the method `retire` is called.
 
-    `listener` is bound to the daemon's name already; `settle` unpacks an archive that runs from memory so far; `by` has
-    it started, as the desktop says.
+    `listener` is bound to the daemon's name; `settle` unpacks an archive that has run from memory so far; `by` names
+    the desktop that started it.
     """
-    umask.keep_files_private()  # systemd starts it with another
+    umask.keep_files_private()  # systemd sets another umask
     with open("/proc/self/comm", "w") as name:
-        name.write("torchyard-agent")  # what `ps` and `top` show; the command line is the bootstrap's
+        name.write("torchyard-agent")  # the name in `ps` and `top`; the command line is the bootstrap's
     hello = {
         "version": __version__,
         "protocol": PROTOCOL,

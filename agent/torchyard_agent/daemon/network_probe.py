@@ -1,8 +1,8 @@
-"""Ways between hosts on the data network: whether one reaches the other at a port, and how fast bytes come across.
+"""Probes connections between hosts on the data network: whether a port is reachable, and the throughput.
 
-A host listens for a moment at ports that a run holds there (bound, not listening, which lets us listen over them) or
-at one of its range. Who comes says a token that only the desktop of the launch knows; strangers are sent away. No
-connection is closed the polite way, so that none lingers in TIME_WAIT at a port that a rank is about to take.
+A host listens briefly at ports that a run holds there (bound but not listening, so that they can be listened on) or at
+one of its range. Callers present a token that only the launching desktop knows. Connections are reset and not closed,
+so that none stays in TIME_WAIT at a port that a rank is about to use.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
 CONNECT_S = 3.0
-"""A first SYN that was lost is sent again after 1 s."""
+"""Long enough for a lost SYN, which is repeated after 1 s."""
 GREETING_S = 2.0
 LISTEN_S = 60.0
-"""Nobody listens longer, whatever became of the desktop."""
+"""The longest time of listening, even if the desktop has disappeared."""
 LONGEST_PULL_S = 1.0
 STALLED_S = 0.8
-"""A pair that carries nothing for so long is given up: all pairs take turns, and each has 2 s at most."""
+"""A measurement without data for so long ends: pairs are measured in turn, each for 2 s at most."""
 WARM_UP_S = 0.1
-"""Of a measurement, for TCP to open its window."""
+"""Time at the start of a measurement in which TCP opens its window."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
-"""More than this of an interface's speed, and than the bytes above, is traffic that no measurement should disturb."""
+"""Traffic above this share of an interface's speed, and above the bytes before, counts as busy."""
 LOOK_AT_TRAFFIC_S = 0.3
-"""Those who train exchange in bursts, a step apart."""
+"""Observation time: training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 
 Params = dict[str, Any]
 
 
-class Ways:
-    """The methods `network.*`. Each launch listens under its own token."""
+class NetworkProbe:
+    """The methods `network.*`. Each launch listens with its own token."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, _Listener] = {}
@@ -58,7 +58,7 @@ class Ways:
     async def listen(self, connection: Connection, params: Params) -> Any:
         """Listens at `address`: at each of `ports` (held for a run), or at one of `port_range` (null: any).
 
-        Returns `address`, `ports` and, with `traffic`, whether the interface there is `busy` with something else.
+        Returns `address`, `ports` and, with `traffic`, whether the interface is `busy` with other traffic.
         """
         token = str(params["token"])
         address = params.get("address") or network_addresses.address_towards(str(params["towards"]))
@@ -80,13 +80,13 @@ class Ways:
         return {"address": address, "ports": listener.ports, "busy": busy}
 
     async def reach(self, connection: Connection, params: Params) -> Any:
-        """Tries every target {`host`, `address`, `port`}; those that were not reached, each with its `error`."""
+        """Connects to every target {`host`, `address`, `port`}; returns the unreachable ones, each with its `error`."""
         token, source = str(params["token"]), params.get("source")
         tried = [_try(token, source, target) for target in params["targets"]]
         return [failure for failure in await asyncio.gather(*tried) if failure is not None]
 
     async def pull(self, connection: Connection, params: Params) -> Any:
-        """Takes bytes from `address`:`port` for `seconds`; returns how many came a second (`bytes_s`)."""
+        """Receives data from `address`:`port` for `seconds`; returns its rate (`bytes_s`)."""
         seconds = min(float(params["seconds"]), LONGEST_PULL_S)
         where = (str(params["address"]), int(params["port"]))
         pulling = partial(_pull, str(params["token"]), params.get("source"), where, seconds)
@@ -96,7 +96,7 @@ class Ways:
             raise RpcError(f"{where[0]}:{where[1]} gave no data: {_reason(error)}", "no_way") from error
 
     async def close(self, connection: Connection, params: Params) -> Any:
-        """Ends the listening; done when this returns."""
+        """Stops listening; the sockets are closed when this returns."""
         self._end(str(params["token"]))
         return {}
 
@@ -112,7 +112,7 @@ class _Listener:
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # Behind NAT the host does not have the address that others reach it by.
+        # Behind NAT the host does not have the address at which others reach it.
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: port_reservation.HeldPorts | None = None
@@ -123,7 +123,7 @@ class _Listener:
         return [int(listening.getsockname()[1]) for listening in self._sockets]
 
     def add(self, port: int) -> None:
-        """Listens at a port that somebody of this user holds. Raises OSError."""
+        """Listens at a port that is held by a process of this user. Raises OSError."""
         listening = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -177,19 +177,21 @@ class _Listener:
             if said == self._token + b"here\n":
                 await loop.sock_sendall(visitor, b"here\n")
                 with contextlib.suppress(OSError):
-                    await asyncio.wait_for(loop.sock_recv(visitor, 1), GREETING_S)  # until the other side has left
+                    await asyncio.wait_for(
+                        loop.sock_recv(visitor, 1), GREETING_S
+                    )  # until the other side has disconnected
             elif said == self._token + b"pull\n":
                 handed_over = True
                 await loop.run_in_executor(None, _pour, visitor)
         except (OSError, asyncio.TimeoutError):
-            pass  # a stranger, or one that has gone
+            pass  # without the token, or disconnected
         finally:
             if not handed_over:
                 visitor.close()
 
 
 async def _try(token: str, source: str | None, target: Params) -> Params | None:
-    """The target with its `error`; None where it was reached."""
+    """The target with its `error`; None if it was reached."""
     loop = asyncio.get_running_loop()
     address, port = str(target["address"]), int(target["port"])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -210,7 +212,7 @@ async def _try(token: str, source: str | None, target: Params) -> Params | None:
 
 
 def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float) -> float:
-    """Bytes a second, once the connection is warm. Blocks; raises OSError."""
+    """Bytes per second after the warm-up. Blocks; raises OSError."""
     own = (source, 0) if source and network_addresses.interface_of(source) else None
     with socket.create_connection(where, STALLED_S, own) as way:
         _close_without_lingering(way)
@@ -232,7 +234,7 @@ def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float
 
 
 def _pour(visitor: socket.socket) -> None:
-    """Sends zeros until the other side has enough of them."""
+    """Sends zeros until the other side disconnects."""
     chunk = bytes(_CHUNK)
     visitor.settimeout(GREETING_S)
     end = time.monotonic() + LONGEST_PULL_S + GREETING_S
@@ -242,19 +244,19 @@ def _pour(visitor: socket.socket) -> None:
 
 
 async def _is_busy(address: str) -> bool:
-    """Whether the interface of this address carries traffic that a measurement would disturb, or be disturbed by."""
+    """Whether the interface of this address carries traffic that a measurement would disturb."""
     interface = network_addresses.interface_of(address)
     if interface is None:
         return False
     before, begin = _traffic(interface), time.monotonic()
     await asyncio.sleep(LOOK_AT_TRAFFIC_S)
     rate = (_traffic(interface) - before) / (time.monotonic() - begin)
-    speed = _number(f"/sys/class/net/{interface}/speed") * 125_000  # in Mbit/s; -1 where it is not known
+    speed = _number(f"/sys/class/net/{interface}/speed") * 125_000  # in Mbit/s; -1 if unknown
     return rate > max(BUSY_BYTES_S, BUSY_SHARE * speed)
 
 
 def _traffic(interface: str) -> int:
-    """Bytes that the interface has carried in its busier direction."""
+    """Bytes that the interface has transferred in its busier direction."""
     folder = f"/sys/class/net/{interface}/statistics"
     return max(_number(f"{folder}/rx_bytes"), _number(f"{folder}/tx_bytes"))
 
@@ -267,8 +269,8 @@ def _number(path: str) -> int:
         return 0
 
 
-def _close_without_lingering(way: socket.socket) -> None:
-    way.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+def _close_without_lingering(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
 def _reason(error: OSError) -> str:

@@ -1,7 +1,6 @@
-"""What a launch wants to know of a host beside its facts: limits, shared memory, the chosen GPUs, leftovers, the clock.
+"""Measures a host for a launch: limits, shared memory, the chosen GPUs, leftovers of earlier runs, and the clock.
 
-Only measured here; the verdicts are the desktop's. Nothing in here is slow but NVML, which is opened where GPUs were
-chosen.
+The desktop judges the results. Only NVML is slow, which is opened if GPUs were chosen.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "/dev/shm"
 INFINIBAND = "/sys/class/infiniband"
 KEEPER_LEAVES_WITHIN_S = 30.0
-"""A keeper is busy for a while after its run has ended: only an old one is a leftover."""
+"""Age of a run's end from which its keeper counts as a leftover."""
 
 Params = dict[str, Any]
 
@@ -33,7 +32,7 @@ Params = dict[str, Any]
 async def preflight(runs: Runs, connection: Connection, params: Params) -> Any:
     """`received` and `answered` (seconds since 1970), `limits`, `shm`, `infiniband`, `gpus`, `leftovers`.
 
-    `gpus` of the params: UUIDs of the GPUs that the run is to have here.
+    The parameter `gpus` has the UUIDs of the run's GPUs on this host.
     """
     received = time.time()
     loop = asyncio.get_running_loop()
@@ -61,7 +60,7 @@ def _limits(which: int) -> list[int | None]:
 
 
 def _shared_memory() -> dict[str, int] | None:
-    """{`free`, `total`} bytes; None where there is none, or it cannot be written."""
+    """{`free`, `total`} bytes; None if /dev/shm is missing or not writable."""
     try:
         about = os.statvfs(SHARED_MEMORY)
     except OSError:
@@ -72,8 +71,8 @@ def _shared_memory() -> dict[str, int] | None:
 
 
 def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
-    """Each chosen GPU: its health, the XIDs of the kernel's log (None: nobody may look), and whose processes it has."""
-    from torchyard_agent.telemetry import xid_errors  # with NVML, and ctypes, only where there are GPUs
+    """Each chosen GPU: health, XIDs from the kernel log (None if unreadable), and processes with their users."""
+    from torchyard_agent.telemetry import xid_errors  # imports NVML and ctypes, only if there are GPUs
     from torchyard_agent.telemetry.nvml import Nvml
     from torchyard_agent.telemetry.process_owners import Owners
 
@@ -99,10 +98,10 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
 
 
 async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
-    """What earlier runs have left: [{`run_id`, `ended` (PIDs, now gone), `left` (PIDs that are not), `keeper`}].
+    """Leftovers of earlier runs: [{`run_id`, `ended` (ended PIDs), `left` (remaining PIDs), `keeper`}].
 
-    Processes whose run has lost its keeper are ended, now or when they were found before. `keeper`: the run is over
-    long since, and its keeper still there.
+    Processes of a run without a keeper are ended, now or when they were found before. `keeper`: the run has ended long
+    ago, but its keeper is still alive.
     """
     loop = asyncio.get_running_loop()
     kept: list[str] = []
@@ -111,7 +110,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
         (kept if await runs.keeper(run_id) is not None else orphaned).append(run_id)
     folders: dict[str, str] = {}
     for run_id in orphaned:
-        with suppress(RpcError):  # housekeeping has just removed it
+        with suppress(RpcError):  # garbage collection has just removed it
             folders[run_id] = runs.folder(run_id)
     marked = await loop.run_in_executor(None, _marked, list(folders.values())) if folders else set()
     for run_id, folder in folders.items():
@@ -119,14 +118,14 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
             await runs.end_leftovers(run_id, folder)
     left = [{"run_id": run_id, **ended, "keeper": False} for run_id, ended in runs.take_ended().items()]
     for run_id in kept:
-        with suppress(RpcError):  # its folder has just gone
+        with suppress(RpcError):  # its folder has just been removed
             if _is_long_over(runs.folder(run_id)):
                 left.append({"run_id": run_id, "ended": [], "left": [], "keeper": True})
     return left
 
 
 def _marked(folders: list[str]) -> set[str]:
-    """Which of these runs' folders a process of this user names in its environment: one look over /proc for all."""
+    """The run folders that are named in environments of this user's processes, from one scan of /proc."""
     found: set[str] = set()
     names = {os.fsencode(folder): folder for folder in folders}
     for entry in os.listdir("/proc"):

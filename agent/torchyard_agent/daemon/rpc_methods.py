@@ -1,4 +1,4 @@
-"""What a desktop may ask of a host's daemon: one function a method, named as in docs/protocol.md."""
+"""The methods of the daemon that desktops call, named as in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Callable
 
 from torchyard_agent.daemon import audit, run_logs, run_outputs
 from torchyard_agent.daemon.bookings import Bookings
-from torchyard_agent.daemon.network_probe import Ways
+from torchyard_agent.daemon.network_probe import NetworkProbe
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry, follow_state
 from torchyard_agent.daemon.undeploy import remove_everything
-from torchyard_agent.daemon.uploads import Receiving
+from torchyard_agent.daemon.uploads import Uploads
 from torchyard_agent.journal import JournalReader
 from torchyard_agent.network_addresses import address_towards, interface_of
 from torchyard_agent.protocol.jsonrpc import RpcError
@@ -23,11 +23,11 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 BEGUN_WITHIN_S = 20.0
-"""A daemon that is to leave lets launches begin for which it has started keepers: they end with its connections."""
+"""How long a retiring daemon waits for prepared launches to begin: their keepers depend on its connections."""
 
 
 class Methods:
-    """The desktop's API, over the parts that do the work."""
+    """Maps the methods to the parts of the daemon that implement them."""
 
     def __init__(self, agent_dir: str, hello: Params, runs: Runs, telemetry: Telemetry, retire: Callable[[], None]):
         self._agent_dir = agent_dir
@@ -37,8 +37,8 @@ class Methods:
         self._telemetry = telemetry
         self._retire = retire
         self._followers: set[asyncio.Task[None]] = set()
-        self._ways = Ways()
-        self._receiving = Receiving(agent_dir, str(hello["node"]))
+        self._network_probe = NetworkProbe()
+        self._receiving = Uploads(agent_dir, str(hello["node"]))
         self.bookings = Bookings(agent_dir, str(hello["node"]), runs, telemetry)
 
     def table(self) -> dict[str, Method]:
@@ -49,7 +49,7 @@ class Methods:
             "host.facts": self.host_facts,
             "host.route": self.host_route,
             "host.preflight": self.host_preflight,
-            **self._ways.table(),
+            **self._network_probe.table(),
             "telemetry.sample": self.telemetry_sample,
             "telemetry.subscribe": self.telemetry_subscribe,
             "telemetry.unsubscribe": self.telemetry_unsubscribe,
@@ -74,17 +74,17 @@ class Methods:
         return audit.watch(self._agent_dir, str(self._hello["node"]), methods)
 
     async def hello(self, connection: Connection, params: Params) -> Any:
-        """Who answers here: version, protocol, sha256, pid, node."""
+        """The agent's version, protocol, sha256, pid and node."""
         return self._hello
 
     async def retire(self, connection: Connection, params: Params) -> Any:
-        """Lets a newer agent take this one's place. Runs go on: they hang on their keepers."""
+        """Ends this daemon for a newer one. Runs continue: they depend on their keepers alone."""
         await self._runs.let_begin(BEGUN_WITHIN_S)
         asyncio.get_running_loop().call_soon(self._retire)
         return {}
 
     async def undeploy(self, connection: Connection, params: Params) -> Any:
-        """Removes all of ours from this host, then leaves. Refuses while a run lives."""
+        """Removes the agent from this host and ends the daemon. Raises RpcError while a run is alive."""
         alive = [run_id for run_id in self._runs.ids() if await self._runs.goes_on(run_id)]
         if alive:
             raise RpcError(
@@ -100,7 +100,7 @@ class Methods:
     async def host_facts(self, connection: Connection, params: Params) -> Any:
         found = partial(host_facts.host_facts, params.get("python"), self._agent_dir)
         told = await asyncio.get_running_loop().run_in_executor(None, found)
-        return {**told, "bookings": self.bookings.told(), "daemon": self._identity}
+        return {**told, "bookings": self.bookings.summary(), "daemon": self._identity}
 
     async def host_route(self, connection: Connection, params: Params) -> Any:
         """The address and interface that this host uses towards another."""
@@ -124,12 +124,12 @@ class Methods:
         return {}
 
     async def run_warm(self, connection: Connection, params: Params) -> Any:
-        """Interpreters for a launch that still checks and sends; without `run.prepare` they end with the connection."""
+        """Starts interpreters for a launch; without `run.prepare` they end with the connection."""
         connection.on_close.append(partial(self._runs.cool, str(params["run_id"])))
         return await self._runs.warm(params)
 
     async def run_prepare(self, connection: Connection, params: Params) -> Any:
-        """Holds what a run needs here, until it begins; where the connection ends before that, nothing is held."""
+        """Reserves the run's resources here; they are released if the connection ends before the run begins."""
         connection.on_close.append(partial(self._runs.take_back, str(params["run_id"])))
         return await self._runs.prepare(params)
 
@@ -137,7 +137,7 @@ class Methods:
         run_id = params["run_id"]
         with self._runs.launching():
             answer = await self._runs.begin("start", params)
-            await self.bookings.tell_keeper(run_id)
+            await self.bookings.update_keeper(run_id)
         return answer
 
     async def run_join(self, connection: Connection, params: Params) -> Any:
@@ -157,7 +157,7 @@ class Methods:
         return {}
 
     async def state_subscribe(self, connection: Connection, params: Params) -> Any:
-        """Notifications `state` from the entry after `seen` ([epoch, sequence]) on."""
+        """Sends notifications `state`, from the journal entry after `seen` ([epoch, sequence]) on."""
         run_id = params["run_id"]
         self._runs.folder(run_id)
         following = follow_state(connection, self._runs, run_id, params.get("seen"))

@@ -1,4 +1,4 @@
-"""Logs by byte offset: the client asks for the next piece when it wants it, so a fast writer drowns nobody."""
+"""Reads logs of ranks by byte offset, at the client's pace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_WAIT_S = 20.0
 
 
 def list_logs(run_dir: str) -> list[dict[str, Any]]:
-    """Every log of the run on this host: name (see `places.log_name`) and size in bytes."""
+    """Every log of the run on this host: name (see `paths.log_name`) and size in bytes."""
     folder = os.path.join(run_dir, "logs")
     try:
         with os.scandir(folder) as entries:
@@ -30,8 +30,8 @@ def list_logs(run_dir: str) -> list[dict[str, Any]]:
 async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[], bool]) -> dict[str, Any]:
     """A piece of one rank's log.
 
-    `offset` counts bytes from the start, or from the end where it is negative. Where nothing is there yet, waits
-    up to `wait_s` for more. `ended` says that this piece reaches the end of a log that will not grow.
+    `offset` counts bytes from the start, or from the end if it is negative. If there is no data yet, waits up to
+    `wait_s`. `ended`: this piece reaches the end of a log that will not grow.
     """
     name = paths.log_name(str(params["replica"]), int(params.get("local_rank", 0)))
     path = os.path.join(run_dir, "logs", os.path.basename(name))
@@ -39,7 +39,7 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     deadline = asyncio.get_running_loop().time() + min(float(params.get("wait_s", 0)), LONGEST_WAIT_S)
     offset = int(params["offset"])
     while True:
-        ended = has_ended()  # before the size: what was written before the end is then always seen
+        ended = has_ended()  # asked before the size, so that all data is seen
         size = os.path.getsize(path) if os.path.exists(path) else 0
         start = max(0, size + offset) if offset < 0 else offset
         if start > size:

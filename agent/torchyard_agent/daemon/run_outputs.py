@@ -1,4 +1,4 @@
-"""What a run leaves on this host: files that the desktop may list and bring home."""
+"""Lists and reads the files that a run leaves on this host, for the desktop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 PIECE = 512 * 1024
 """Bytes of a file in one answer, at most."""
 HALF_DONE = (".saving-", ".carried-")
-"""Checkpoints that are being written, or carried here, begin so; they have another name once they are whole."""
+"""Prefixes of checkpoints that are being written or copied here; they are renamed once complete."""
 
 
 def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
 
 
 def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
-    """A piece of one file of the run, from `offset` on."""
+    """A piece of a file of the run, from `offset` on."""
     whole = os.path.realpath(os.path.join(run_dir, path))
     if not whole.startswith(os.path.realpath(run_dir) + os.sep):
         raise RpcError(f"{path} lies outside the run's folder", "outside")

@@ -1,4 +1,4 @@
-"""The runs of this host: starts and finds their keepers. Nothing that a run depends on lives here."""
+"""The runs of this host: starts and finds their keepers. No run depends on this module once it has begun."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from torchyard_agent.telemetry.procfs import boot_id
 from torchyard_agent.unix_socket_rpc import Connection
 
 KEEPER_DEADLINE_S = 20.0
-"""A keeper that has not answered by then is given up; starting one takes a tenth of a second on an idle host."""
+"""The time for a keeper to answer; starting one takes 0.1 s on an idle host."""
 LEAVES_WITHIN_S = 10.0
-"""A keeper, once its run has ended."""
+"""The time for a keeper to exit once its run has ended."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Runs:
-    """Starts keepers, finds those that run, and reads what the others left."""
+    """Starts keepers, connects to running ones, and reads the records of ended runs."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
         self._node = node
         self._keepers: dict[str, Connection] = {}
         self._rising: dict[str, asyncio.Event] = {}
-        """Runs whose keepers are being started; set once they answer, or will not."""
+        """Runs whose keepers are being started; set once they answer or have failed."""
         self._launching = 0
-        """Requests to prepare or to begin that are not answered yet."""
+        """The number of unanswered requests to prepare or begin a run."""
         self._warm: set[str] = set()
-        """Launches that still check and send, whose keepers have started interpreters."""
+        """Launches before `prepare` whose keepers have started interpreters."""
         self._prepared: set[str] = set()
-        """Launches that hold GPUs and ports here, and have not begun."""
+        """Launches that hold GPUs and ports here and have not begun."""
         self._cooling: dict[str, asyncio.Task[None]] = {}
-        """Those of them that are given up."""
+        """Tasks that end the keepers of abandoned launches."""
         self._aborted: set[str] = set()
         self._over: set[str] = set()
-        """Runs whose keepers have left for good: old runs are not asked after at every sample."""
+        """Runs whose keepers have exited: they are not looked up at every sample."""
         self._cleared: set[str] = set()
         self._ended: dict[str, dict[str, list[int]]] = {}
         self._burials: set[asyncio.Task[None]] = set()
@@ -56,14 +56,14 @@ class Runs:
         self._records: dict[str, dict[str, Any]] = {}
 
     def folder(self, run_id: str) -> str:
-        """The run's folder here. Raises RpcError where there is none."""
+        """The run's folder on this host. Raises RpcError if there is none."""
         folder = paths.run_dir(self._agent_dir, self._node, _checked(run_id))
         if not os.path.isdir(folder):
             raise RpcError(f"there is no run {run_id} on {self._node}", "no_run", "`torchyard runs list` shows them.")
         return folder
 
     def ids(self) -> list[str]:
-        """All runs that have a folder here, oldest first (an ID begins with its time)."""
+        """All runs with a folder here, oldest first: an ID begins with its time."""
         try:
             with os.scandir(paths.runs_dir(self._agent_dir, self._node)) as entries:
                 return sorted(
@@ -75,13 +75,13 @@ class Runs:
             return []
 
     async def warm(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper before `prepare`, and has it start the interpreters of its ranks (`Warm`)."""
+        """Starts the run's keeper and, in it, the interpreters of its ranks (see `messages.Warm`)."""
         self._warm.add(_checked(params["run_id"]))
         keeper = await self._raise_keeper(params)
         return await keeper.call("warm", params)
 
     def cool(self, run_id: str) -> None:
-        """The desktop that wanted them warm has gone: its launch goes on without, or not at all."""
+        """Ends the warm interpreters of a desktop that has disconnected."""
         if run_id in self._warm:
             self._warm.discard(run_id)
             cooling = self._cooling[run_id] = asyncio.get_running_loop().create_task(self._cool(run_id))
@@ -96,7 +96,7 @@ class Runs:
             await asyncio.sleep(0.02)
 
     async def prepare(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper, unless `warm` has, and hands `params` on to it."""
+        """Starts the run's keeper, unless `warm` has, and forwards `params` to it."""
         run_id = _checked(params["run_id"])
         with self.launching():
             keeper = await self._warm_keeper(run_id)
@@ -107,7 +107,7 @@ class Runs:
             return await keeper.call("prepare", params, timeout=120.0)
 
     async def _warm_keeper(self, run_id: str) -> Connection | None:
-        """The keeper that `warm` has started, which is the launch's from here on."""
+        """The keeper that `warm` has started, which the launch takes over."""
         if run_id in self._rising:
             await self._rising[run_id].wait()
         if run_id in self._cooling:
@@ -118,12 +118,12 @@ class Runs:
         return await self.keeper(run_id)
 
     async def _has_renewed(self, run_id: str, keeper: Connection) -> bool:
-        """Renews the lease of a keeper; False once it has left because the lease had ended."""
+        """Renews a keeper's lease. Returns False if the keeper has exited because it had expired."""
         try:
             await keeper.call("renew", {})
         except RpcError as error:
             if error.code not in ("lease_lapsed", "disconnected"):
-                return True  # an older desktop's keeper does not know the method
+                return True  # a keeper of an older desktop lacks the method
         else:
             return True
         while await self.keeper(run_id) is not None:
@@ -131,11 +131,11 @@ class Runs:
         return False
 
     async def _raise_keeper(self, params: dict[str, Any]) -> Connection:
-        """Starts the run's keeper from the archive that the desktop brought."""
+        """Starts the run's keeper from the archive that the desktop has deployed."""
         run_id = _checked(params["run_id"])
         archive = paths.archive_dir(self._agent_dir, str(params.pop("archive")))
         folder = paths.run_dir(self._agent_dir, self._node, run_id)
-        if run_id in self._aborted:  # the desktop asks on several threads: its abort may be here first
+        if run_id in self._aborted:  # the desktop's requests are concurrent: its abort may arrive first
             raise RpcError("the run was aborted before it was prepared", "aborted")
         up = self._rising[run_id] = asyncio.Event()
         self._over.discard(run_id)
@@ -147,7 +147,7 @@ class Runs:
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """A launch is owed an answer."""
+        """Counts a launch's request until it is answered."""
         self._launching += 1
         try:
             yield
@@ -155,22 +155,22 @@ class Runs:
             self._launching -= 1
 
     async def let_begin(self, within_s: float) -> None:
-        """Waits until launches that are prepared here, or are being so, have begun or are given up; at most so long."""
+        """Waits until all launches in preparation here have begun or were abandoned, at most `within_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while (self._launching or any(map(self.is_alive, self._prepared))) and loop.time() < deadline:
             await asyncio.sleep(0.02)
 
     async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
-        if not os.path.isdir(archive):  # a desktop that was connected for a month, and whose agent nobody else has
+        if not os.path.isdir(archive):  # removed as unused while the desktop stayed connected
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
-        with contextlib.suppress(OSError):  # for housekeeping, of this host and of those that share its home
+        with contextlib.suppress(OSError):  # read by garbage collection, on all hosts that share the home
             os.utime(archive)
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))
         with open(os.path.join(folder, "keeper.log"), "ab") as log:
-            # The second fork makes it nobody's child: it outlives this daemon, and is reaped without it.
+            # By its second fork the keeper is no child of this daemon, which it outlives.
             launcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _KEEPER, archive, self._agent_dir, self._node, run_id],
                 stdin=subprocess.DEVNULL,
@@ -183,7 +183,7 @@ class Runs:
         return await self._connect_when_up(run_id, folder)
 
     async def begin(self, method: str, params: dict[str, Any]) -> Any:
-        """`start` or `join`: from here on the run does not depend on the desktop."""
+        """Forwards `start` or `join`, after which the run does not depend on the desktop."""
         run_id = str(params["run_id"])
         self._prepared.discard(run_id)
         try:
@@ -200,7 +200,7 @@ class Runs:
             ) from None
 
     def take_back(self, run_id: str) -> None:
-        """The desktop that prepared a run has gone. Unless the run has begun, it will not: its GPUs are freed."""
+        """Aborts a prepared run that has not begun when its desktop has disconnected."""
         if run_id in self._prepared:
             self._prepared.discard(run_id)
             taking_back = asyncio.get_running_loop().create_task(self._take_back(run_id))
@@ -208,15 +208,15 @@ class Runs:
             taking_back.add_done_callback(self._burials.discard)
 
     async def _take_back(self, run_id: str) -> None:
-        with contextlib.suppress(RpcError):  # it has left, or was aborted by the desktop
+        with contextlib.suppress(RpcError):  # it has exited, or the desktop has aborted it
             await self.forward("abort", {"run_id": run_id})
 
     async def forward(self, method: str, params: dict[str, Any]) -> Any:
-        """The answer of the run's keeper. Raises RpcError where it has left."""
+        """The answer of the run's keeper. Raises RpcError if the keeper has exited."""
         run_id = _checked(params.pop("run_id"))
         if method == "abort":
             self._aborted.add(run_id)
-        if run_id in self._rising:  # an abort that overtook its prepare must not miss the keeper
+        if run_id in self._rising:  # an abort that overtook its prepare must find the keeper
             await self._rising[run_id].wait()
         keeper = await self.keeper(run_id)
         if keeper is None:
@@ -233,7 +233,7 @@ class Runs:
             ) from None
 
     async def keeper(self, run_id: str) -> Connection | None:
-        """A conversation with the run's keeper; None where it has left."""
+        """A connection to the run's keeper; None if it has exited."""
         known = self._keepers.get(run_id)
         if known is not None and not known.closed:
             return known
@@ -244,7 +244,11 @@ class Runs:
             if address is None:
                 raise FileNotFoundError
             keeper = await unix_socket_rpc.connect(address, lambda method, _: self._wake(run_id))
-        except (ConnectionRefusedError, FileNotFoundError, PermissionError):  # or another user took a dead one's name
+        except (
+            ConnectionRefusedError,
+            FileNotFoundError,
+            PermissionError,
+        ):  # or another user has bound a dead keeper's name
             if run_id not in self._rising:
                 self._over.add(run_id)
             return None
@@ -253,7 +257,7 @@ class Runs:
         def forget() -> None:
             self._keepers.pop(run_id, None)
             self._wake(run_id)
-            burying = asyncio.get_running_loop().create_task(self._bury(run_id))
+            burying = asyncio.get_running_loop().create_task(self._on_keeper_exit(run_id))
             self._burials.add(burying)
             burying.add_done_callback(self._burials.discard)
 
@@ -261,7 +265,7 @@ class Runs:
         return keeper
 
     async def goes_on(self, run_id: str) -> bool:
-        """Whether the run has a keeper here that stays. One whose run has ended is waited for: it is just leaving."""
+        """Whether the run has a keeper here and goes on. Waits for a keeper to exit if its run has ended."""
         loop = asyncio.get_running_loop()
         gone_by = loop.time() + LEAVES_WITHIN_S
         while await self.keeper(run_id) is not None:
@@ -272,17 +276,17 @@ class Runs:
         return False
 
     def planned_gpus(self, run_id: str) -> set[str]:
-        """UUIDs of the GPUs of the whole run, other hosts' too, as its record has them."""
+        """UUIDs of the GPUs of the whole run on all hosts, from its record."""
         replicas = self._record_of(run_id).get("replicas")
         planned = replicas if isinstance(replicas, list) else []
         return {str(gpu) for replica in planned for gpu in replica.get("gpus", [])}
 
     def person_of(self, run_id: str) -> str:
-        """Who booked for the run or launched it, as its record says; empty where it does not."""
+        """The person who booked for or launched the run, from its record; empty if unknown."""
         return str(self._record_of(run_id).get("person") or "")
 
     def _record_of(self, run_id: str) -> dict[str, Any]:
-        """What the desktop left here of a run; read once, since it never changes."""
+        """The run's record from the desktop; cached, since it never changes."""
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
@@ -290,7 +294,7 @@ class Runs:
             known = found if isinstance(found, dict) else {}
             kept = {"replicas": known.get("replicas"), "person": known.get("person")}
             if not known:
-                return kept  # it is being prepared just now
+                return kept  # the run is being prepared
             self._records[run_id] = kept
         return self._records[run_id]
 
@@ -299,11 +303,11 @@ class Runs:
         return run_id in self._rising
 
     def is_alive(self, run_id: str) -> bool:
-        """Whether the run's keeper was there when last asked for, and has not left since."""
+        """Whether the run's keeper was alive at the last look-up and its connection is still open."""
         return run_id in self._keepers
 
     def listen(self, run_id: str) -> asyncio.Event:
-        """An event that is set whenever the run's journal may have grown, or its keeper has left."""
+        """An event that is set whenever the run's journal may have grown or its keeper has exited."""
         event = asyncio.Event()
         self._listeners.setdefault(run_id, []).append(event)
         return event
@@ -314,9 +318,9 @@ class Runs:
             del self._listeners[run_id]
 
     async def show(self, run_id: str) -> dict[str, Any]:
-        """What is known of a run here: its record, and its journal's end folded into a view."""
+        """The run's record and the state replayed from its journal."""
         folder = self.folder(run_id)
-        if run_id in self._rising:  # else a launch would look like a run whose keeper died
+        if run_id in self._rising:  # otherwise a launch would look like a run whose keeper died
             await self._rising[run_id].wait()
         keeper = await self.keeper(run_id)
         metrics: dict[str, Any] = {}
@@ -325,9 +329,9 @@ class Runs:
             try:
                 metrics = (await keeper.call("status", {}, timeout=5.0)).get("metrics", {})
             except RpcError:
-                silent = not keeper.closed  # one that only keeps us waiting has not left
+                silent = not keeper.closed  # a slow keeper has not exited
                 keeper = keeper if silent else None
-        # After the keeper was asked for: what one that has just left wrote last is then seen, its run's end.
+        # Read after the keeper was looked up, so that the last entries of one that has just exited are seen.
         view = journal_replay.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
         if keeper is None and not view["ended"]:
@@ -342,14 +346,14 @@ class Runs:
         }
 
     def death(self, run_id: str) -> str:
-        """How a run that has no keeper came to lose it, in words; only meant where it has no end."""
+        """How a run without an end lost its keeper, as a sentence."""
         before = _record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
         return "its keeper died"
 
     async def clear_up_after(self, run_id: str) -> None:
-        """Ends what a run left running whose keeper died: PDEATHSIG took its ranks, not what those had started."""
+        """Ends processes of a run whose keeper died: PDEATHSIG ends its ranks, but not their children."""
         folder = self.folder(run_id)
         if run_id in self._cleared or await self.keeper(run_id) is not None:
             return
@@ -357,7 +361,7 @@ class Runs:
         await self.end_leftovers(run_id, folder)
 
     async def end_leftovers(self, run_id: str, folder: str) -> None:
-        """Ends every process that names the run's folder in its environment, and notes for the next launch which."""
+        """Ends all processes that name the run's folder in their environment, and notes them for the next launch."""
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, orphans.find, folder)
         if found:
@@ -365,20 +369,20 @@ class Runs:
             self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
 
     def take_ended(self) -> dict[str, dict[str, list[int]]]:
-        """By run, the processes that were ended since this was last asked (`ended`), and those that stay (`left`)."""
+        """By run, the PIDs that were ended since the last call (`ended`) and those that remain (`left`)."""
         ended, self._ended = self._ended, {}
         return ended
 
     async def list(self) -> list[dict[str, Any]]:
-        """A line for each run: enough to tell them apart."""
+        """A summary of each run."""
         lines = []
         for run_id in self.ids():
             if run_id in self._warm:
-                continue  # a launch that still checks and sends
+                continue  # a launch before `prepare`
             try:
                 shown = await self.show(run_id)
             except (RpcError, OSError):
-                continue  # its folder was removed just now
+                continue  # its folder has just been removed
             record = shown["record"]
             lines.append(
                 {
@@ -396,15 +400,15 @@ class Runs:
         return lines
 
     async def remove(self, run_id: str) -> None:
-        """Removes what a run left here. Raises RpcError while it lives."""
+        """Removes a run's folder. Raises RpcError while the run is alive."""
         folder = self.folder(run_id)
         if await self.goes_on(run_id):
             raise RpcError(f"the run {run_id} is still there", "run_alive", "Stop it first.")
         await asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder)
 
-    async def _bury(self, run_id: str) -> None:
-        """A keeper has left: where its run has no end, it died, and nobody else ends what its ranks had started."""
-        with contextlib.suppress(RpcError):  # its folder is gone too
+    async def _on_keeper_exit(self, run_id: str) -> None:
+        """Ends the remaining processes of a run whose keeper died before the run's end."""
+        with contextlib.suppress(RpcError):  # its folder has been removed too
             if not journal_replay.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"]:
                 await self.clear_up_after(run_id)
 
@@ -438,8 +442,8 @@ sys.dont_write_bytecode = True
 from torchyard_agent.keeper.main import main
 sys.exit(main(agent_dir, node, run_id))
 """
-"""What a keeper's interpreter runs. Without ssl, which asyncio would import and no keeper needs: 2 MB and 10 ms.
-Bytecode is the matter of `daemon.compiling` alone.
+"""The code of a keeper's process. It skips ssl, which asyncio would import (2 MB, 10 ms) and no keeper needs.
+Only `daemon.bytecode` writes bytecode.
 """
 
 
@@ -453,7 +457,7 @@ def _record(folder: str) -> dict[str, Any]:
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)
-    except (OSError, ValueError):  # a power cut may leave it empty
+    except (OSError, ValueError):  # possibly empty after a power cut
         return {}
     return record if isinstance(record, dict) and isinstance(record.get("record", {}), dict) else {}
 

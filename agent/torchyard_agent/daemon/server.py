@@ -1,4 +1,4 @@
-"""The daemon at work: the asyncio loop that serves every method, once somebody has asked for more than hello."""
+"""The daemon's full server: an asyncio loop that serves all methods after the first one other than `hello`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon import systemd_unit
-from torchyard_agent.daemon.garbage_collection_trigger import Tidying
+from torchyard_agent.daemon.garbage_collection_trigger import GarbageCollectionTrigger
 from torchyard_agent.daemon.rpc_methods import Methods
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
@@ -23,7 +23,7 @@ from torchyard_agent.protocol import paths
 from torchyard_agent.telemetry.sampler import Sampler
 
 COMPILE_AFTER_S = 3.0
-"""The archive's bytecode is compiled once the desktop has its first answers."""
+"""Delay of the bytecode compilation, after the desktop's first answers."""
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 def serve_until_retired(
     agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: list[tuple[socket.socket, bytes]]
 ) -> None:
-    """Serves `listener` and the conversations that have begun already, until told to retire."""
+    """Serves `listener` and the open conversations until `retire` is called."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(_serve(agent_dir, hello, listener, conversations))
 
@@ -43,9 +43,9 @@ async def _serve(
     retired = asyncio.Event()
     runs = Runs(agent_dir, hello["node"])
     telemetry = Telemetry(runs, Sampler(agent_dir))
-    tidying = Tidying(agent_dir, hello["node"], hello["sha256"])
+    trigger = GarbageCollectionTrigger(agent_dir, hello["node"], hello["sha256"])
     api = Methods(agent_dir, hello, runs, telemetry, retired.set)
-    methods = tidying.watch(api.table())
+    methods = trigger.watch(api.table())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, retired.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
@@ -57,7 +57,7 @@ async def _serve(
     api.bookings.begin()
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
-    with contextlib.suppress(OSError):  # a home that cannot be written to: then the next contact starts it
+    with contextlib.suppress(OSError):  # the home is not writable: the next contact starts the daemon
         if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()
@@ -69,7 +69,7 @@ async def _serve(
 
 
 def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
-    """Compiles what nobody imported yet, in the background, so that the first keeper starts quickly."""
+    """Compiles modules that were not imported yet in the background, so that the first keeper starts quickly."""
     script = os.path.join(archive, "torchyard_agent", "daemon", "bytecode.py")
     compiling = [sys.executable, "-I", "-S", script, archive]
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What flows to a desktop without being asked for each time: a run's state, and the host's telemetry."""
+"""Subscriptions of desktops: a run's journal and the host's telemetry, sent as notifications."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torchyard_agent.unix_socket_rpc import Connection
 BATCH = 500
 """Journal entries in one notification."""
 LOOK_AGAIN_S = 5.0
-"""Should a poke be lost, the journal is looked at this often."""
+"""Interval at which the journal is read even if no notification of its growth came."""
 REST_AFTER_S = 30.0
 TELEMETRY_BACKLOG = 256 * 1024
-"""Bytes. A client this far behind skips samples: the latest wins."""
+"""Bytes of unsent data from which a client skips samples."""
 
 
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
-    """Sends the journal from where the client left it, then each entry as it is written, until the run is over.
+    """Sends the journal from the entry after `seen`, then each new entry, until the run is over.
 
-    Only the last notification has `alive` False, and no entries; without `run_ended` before it the keeper died.
+    Only the last notification has `alive` False, and no entries; if no `run_ended` came before it, the keeper died.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -32,7 +32,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            alive = await runs.keeper(run_id) is not None  # before reading: what it wrote last is then always seen
+            alive = await runs.keeper(run_id) is not None  # asked before reading, so that its last entries are seen
             entries = reader.read()
             if first:
                 entries, first = after(entries, seen), False
@@ -52,7 +52,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
 
 
 class Telemetry:
-    """Samples the host while somebody watches, and not at all otherwise."""
+    """Samples the host while a desktop subscribes, and not at all otherwise."""
 
     def __init__(self, runs: Runs, sampler: Sampler):
         self._runs = runs
@@ -74,7 +74,7 @@ class Telemetry:
         self._watchers.pop(connection, None)
 
     async def sample(self) -> dict[str, Any]:
-        """One sample of the host, of the replicas here, and of what their scripts report."""
+        """One sample of the host and of the replicas here, with the metrics of their scripts."""
         pids: dict[str, list[int]] = {}
         reports: dict[str, dict[str, Any]] = {}
         for run_id in self._runs.ids():
@@ -84,25 +84,25 @@ class Telemetry:
             try:
                 metrics = await keeper.call("metrics", {}, timeout=1.0)
             except RpcError:
-                continue  # it is busy or just leaving; the next sample will tell
+                continue  # the keeper is busy or ending; the next sample includes it again
             pids.update({f"{run_id}/{replica}": found for replica, found in metrics["pids"].items()})
             reports.update({f"{run_id}/{replica}": found for replica, found in metrics["metrics"].items()})
-        self._rest_when_nobody_asks()
+        self._close_when_idle()
         sample = {**self._sampler.sample(pids), "reports": reports}
         self._last = asyncio.get_running_loop().time(), sample
         return sample
 
     async def recent(self, within_s: float) -> dict[str, Any]:
-        """The sample that was just taken for somebody else, or one of now."""
+        """The last sample if it is at most `within_s` old, or a new one."""
         if self._last is not None and asyncio.get_running_loop().time() - self._last[0] <= within_s:
             return self._last[1]
         return await self.sample()
 
-    def _rest_when_nobody_asks(self) -> None:
-        """An open NVML keeps an administrator from replacing the driver: it is closed soon after the last sample."""
+    def _close_when_idle(self) -> None:
+        """Closes NVML soon after the last sample: while it is open, the driver cannot be replaced."""
         if self._resting is not None:
             self._resting.cancel()
-        self._resting = asyncio.get_running_loop().call_later(REST_AFTER_S, self._sampler.rest)
+        self._resting = asyncio.get_running_loop().call_later(REST_AFTER_S, self._sampler.close_nvml)
 
     async def _run(self) -> None:
         while self._watchers:

@@ -1,7 +1,7 @@
-"""A unit of systemd's, so that the daemon comes back by itself after a reboot.
+"""A systemd unit that starts the daemon after a reboot.
 
-Only where the user lingers, since only then systemd starts anything of theirs before they log in; elsewhere the next
-contact starts it. Homes may be shared between hosts: the unit names none, and each host's systemd starts its own.
+It is installed only if the user lingers: otherwise systemd starts no unit of the user before the next login, and the
+next contact starts the daemon. The unit names no host, since homes may be shared between hosts.
 https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 """
 
@@ -30,7 +30,7 @@ WantedBy=default.target
 
 
 def install(agent_dir: str, sha256: str, root: str = "/", home: str | None = None) -> bool:
-    """Writes and enables the unit for this archive, where it can work; whether it did. Raises OSError."""
+    """Writes and enables the unit for this archive if systemd would start it; returns whether. Raises OSError."""
     if not _can_come_back(root):
         return False
     main = os.path.join(paths.archive_dir(agent_dir, sha256), "torchyard_agent", "__main__.py")
@@ -48,7 +48,7 @@ def install(agent_dir: str, sha256: str, root: str = "/", home: str | None = Non
 
 
 def remove(agent_dir: str, home: str | None = None) -> None:
-    """Takes it away again, wherever it was."""
+    """Disables and removes the unit, if it exists."""
     for path in reversed(_paths(agent_dir, home)):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -68,7 +68,7 @@ def _paths(agent_dir: str, home: str | None) -> tuple[str, str]:
 
 
 def _quoted(word: str) -> str:
-    """As systemd reads a word: its specifiers and its quotes mean themselves."""
+    """Quotes a word for systemd, with its specifiers and quotes escaped."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
 
 

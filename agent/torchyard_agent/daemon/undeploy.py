@@ -1,4 +1,4 @@
-"""Takes everything of ours from a host. What others put into the agent's folder is never touched."""
+"""Removes the agent from a host. Files of others in the agent's folder are never touched."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 OURS = frozenset({"store", "hosts"})
 GONE_WITHIN_S = 10.0
-"""Somebody else may still write into what is being removed."""
+"""The time for other processes to stop writing into folders that are removed."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
     """Removes this host's folder and, where no other host shares the agent's folder, the store and the folder itself,
     with those above it that were made for it and hold nothing else.
 
-    Returns {"removed": folder, "shared_with": [nodes]}: who still needs the store. Raises RpcError where the folder
-    holds what is not ours.
+    Returns {"removed": folder, "shared_with": [nodes]}: the hosts that still use the store. Raises RpcError if the
+    folder holds other files.
     """
     strange = sorted(name for name in _names(agent_dir) - OURS if not name.startswith(".nfs"))
     if strange:
@@ -36,7 +36,7 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
         )
     systemd_unit.remove(agent_dir)
     _end_helpers(agent_dir)
-    _let_go_of_the_log()
+    _close_log()
     _remove(paths.host_dir(agent_dir, node))
     hosts = os.path.dirname(paths.host_dir(agent_dir, node))
     shared_with = sorted(_names(hosts))
@@ -45,17 +45,17 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
         _remove(paths.store_dir(agent_dir))
         for folder in (hosts, agent_dir):
             if not _names(folder):
-                with contextlib.suppress(FileNotFoundError):  # a host with the same home was faster
+                with contextlib.suppress(FileNotFoundError):  # removed by another host with the same home
                     os.rmdir(folder)
         if not os.path.exists(agent_dir):
             for folder in above:
-                with contextlib.suppress(OSError):  # somebody else uses it now
+                with contextlib.suppress(OSError):  # in use by another process
                     os.rmdir(folder)
     return {"removed": agent_dir, "shared_with": shared_with}
 
 
 def _made_above(agent_dir: str) -> list[str]:
-    """Folders above the agent's that were made for it, from below: see `bootstrap.make_store`."""
+    """Parent folders that were made for the agent, innermost first (see `bootstrap.make_store`)."""
     try:
         with open(os.path.join(paths.store_dir(agent_dir), "made.json"), encoding="utf-8") as file:
             return [str(folder) for folder in json.load(file) if agent_dir.startswith(f"{folder}/")]
@@ -64,7 +64,7 @@ def _made_above(agent_dir: str) -> list[str]:
 
 
 def _end_helpers(agent_dir: str) -> None:
-    """Who compiles or tidies for a daemon does so slowly on a busy host, and would make folders anew."""
+    """Ends bytecode compilation and garbage collection, which would create folders again."""
     deadline = time.monotonic() + GONE_WITHIN_S
     while time.monotonic() < deadline:
         helpers = list(_helpers(agent_dir))
@@ -77,7 +77,7 @@ def _end_helpers(agent_dir: str) -> None:
 
 
 def _helpers(agent_dir: str) -> Iterator[int]:
-    """Process IDs here of daemons' helpers that run out of this store."""
+    """PIDs of the daemon's helper processes that run from this store."""
     store = os.fsencode(paths.store_dir(agent_dir)) + b"/"
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
@@ -95,8 +95,8 @@ def _names(folder: str) -> set[str]:
         return set()
 
 
-def _let_go_of_the_log() -> None:
-    """The daemon's output goes nowhere from now on: over NFS, an open file cannot be removed with its folder."""
+def _close_log() -> None:
+    """Redirects the daemon's output to /dev/null: over NFS an open file keeps its folder from being removed."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -104,7 +104,7 @@ def _let_go_of_the_log() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Removes a folder, again where somebody else still writes into it or removes it too. Raises OSError."""
+    """Removes a folder, with retries while another process writes into it or removes it too. Raises OSError."""
     deadline = time.monotonic() + GONE_WITHIN_S
     while os.path.isdir(folder):
         try:

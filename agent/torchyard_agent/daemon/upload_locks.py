@@ -1,7 +1,7 @@
-"""Who sends a working folder into a store that several hosts share: one at a time, the others wait and then have it.
+"""Locks for uploads into a store that several hosts share: one sends a snapshot, the others wait for it.
 
-A turn is a file in the store, made with O_EXCL, that its holder touches while it lives. Clocks of hosts differ, so a
-turn is not old by its time but by not having been touched while somebody watched it.
+A lock is a file in the store, made with O_EXCL, that its holder touches while it is alive. Clocks of hosts differ, so a
+lock counts as stale when it was not touched while it was observed, not by its time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torchyard_agent.protocol import paths
 TOUCH_EVERY_S = 2.0
 STALE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 3600.0
-"""Far more than clocks of hosts differ."""
+"""Age at which a lock is ignored; far more than the clocks of hosts differ by."""
 
 
-class Turns:
-    """The turns that this daemon holds for those who send to it, and those that it waits for."""
+class UploadLocks:
+    """The locks that this daemon holds for desktops, and those that it waits for."""
 
     def __init__(self, agent_dir: str, node: str):
         self._folder = os.path.join(paths.store_dir(agent_dir), "sending")
@@ -28,7 +28,7 @@ class Turns:
         self._watched: dict[str, tuple[int, float]] = {}
 
     def take(self, root: str, sender: str) -> bool:
-        """Whether `sender` may send the snapshot now; False where somebody else does. Raises OSError."""
+        """Locks the snapshot for `sender`; returns False if another sender has it. Raises OSError."""
         os.makedirs(self._folder, 0o700, exist_ok=True)
         path = os.path.join(self._folder, root)
         for _ in range(3):
@@ -37,7 +37,7 @@ class Turns:
             except FileExistsError:
                 if self._held.get(root) == sender:
                     return True
-                if self.is_taken(root, sender):
+                if self.is_locked(root, sender):
                     return False
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
@@ -49,27 +49,27 @@ class Turns:
             return True
         return False
 
-    def is_taken(self, root: str, sender: str) -> bool:
-        """Whether somebody other than `sender` sends the snapshot, and lives."""
+    def is_locked(self, root: str, sender: str) -> bool:
+        """Whether another sender that is alive has locked the snapshot."""
         path = os.path.join(self._folder, root)
         return self._held.get(root) != sender and os.path.exists(path) and not self._is_stale(root, path)
 
-    def give_back(self, sender: str, root: str | None = None) -> None:
-        """Ends the turn for `root`, all of them by default, of `sender`."""
+    def release(self, sender: str, root: str | None = None) -> None:
+        """Releases the sender's lock on `root`, or all its locks."""
         for held in [name for name, holder in self._held.items() if holder == sender and root in (None, name)]:
             del self._held[held]
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._folder, held))
 
     def touch(self) -> bool:
-        """Shows that the holders here live. False where there are none."""
+        """Touches all locks held here. Returns False if there are none."""
         for root in list(self._held):
             with contextlib.suppress(OSError):
                 os.utime(os.path.join(self._folder, root))
         return bool(self._held)
 
     def others(self) -> bool:
-        """Whether anybody sends anything to this store, or did within the last hour without saying how it ended."""
+        """Whether any upload to this store is under way, or was abandoned within the last hour."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as turns:
             return any(abs(time.time() - turn.stat().st_mtime) < FORGOTTEN_AFTER_S for turn in turns)
         return False
@@ -80,10 +80,10 @@ class Turns:
                 holder = file.read()
             touched = os.stat(path).st_mtime_ns
         except OSError:
-            return False  # it has just ended, or is not to be looked at
+            return False  # it has just ended, or cannot be read
         node, _, pid = holder.rpartition(" ")
         if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
-            return not os.path.exists(f"/proc/{pid}")  # of an earlier daemon here
+            return not os.path.exists(f"/proc/{pid}")  # held by an earlier daemon of this host
         now = time.monotonic()
         seen = self._watched.get(root)
         if seen is None or seen[0] != touched:

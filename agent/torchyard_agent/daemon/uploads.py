@@ -1,4 +1,4 @@
-"""A working folder as it arrives: what this host lacks of it, its pieces in their order, and its end."""
+"""Receives snapshots of working folders from desktops, and serves their files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Callable, TypeVar
 
 from torchyard_agent import snapshot_store
-from torchyard_agent.daemon.upload_locks import TOUCH_EVERY_S, Turns
+from torchyard_agent.daemon.upload_locks import TOUCH_EVERY_S, UploadLocks
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
@@ -21,22 +21,22 @@ Result = TypeVar("Result")
 
 
 class _Sender:
-    """A desktop's connection that sends files here."""
+    """A desktop's connection that uploads files."""
 
     def __init__(self, name: str, incoming: snapshot_store.Incoming):
         self.name = name
         self.incoming = incoming
-        self.turn = asyncio.Lock()
-        """Pieces of a file are taken in the order in which they came."""
+        self.lock = asyncio.Lock()
+        """Keeps the pieces of a file in their order of arrival."""
 
 
-class Receiving:
-    """The methods `snapshot.*`. Disks are waited for on threads: the daemon answers meanwhile."""
+class Uploads:
+    """The methods `snapshot.*`. Disk access runs on threads, so that the daemon answers meanwhile."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
         self._node = node
-        self._turns = Turns(agent_dir, node)
+        self._locks = UploadLocks(agent_dir, node)
         self._senders: dict[Connection, _Sender] = {}
         self._touching: asyncio.Task[None] | None = None
 
@@ -50,26 +50,26 @@ class Receiving:
         }
 
     async def offer(self, connection: Connection, params: Params) -> Any:
-        """Whether this host has the snapshot; given its manifest, which files to send; and bytes of free disk.
+        """Whether this host has the snapshot, which files of its manifest are missing, and bytes of free disk.
 
-        `busy`: somebody else is sending it into the same store just now; whoever asks waits and asks again.
+        `busy`: another desktop is uploading it to the same store; the caller waits and asks again.
         """
         root, manifest, sender = str(params["root"]), params.get("manifest"), self._sender(connection)
         free = await self._in_a_thread(_free_bytes, self._agent_dir)
         if await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             return {"have": True, "missing": [], "busy": False, "free": free}
         if manifest is None:
-            busy = await self._in_a_thread(self._turns.is_taken, root, sender.name)
+            busy = await self._in_a_thread(self._locks.is_locked, root, sender.name)
             return {"have": False, "missing": None, "busy": busy, "free": free}
-        taking = asyncio.ensure_future(self._in_a_thread(self._turns.take, root, sender.name))
-        taking.add_done_callback(partial(self._give_back_if_gone, connection, sender))
+        taking = asyncio.ensure_future(self._in_a_thread(self._locks.take, root, sender.name))
+        taking.add_done_callback(partial(self._release_if_gone, connection, sender))
         if not await asyncio.shield(taking):
             return {"have": False, "missing": None, "busy": True, "free": free}
         if self._touching is None or self._touching.done():
             self._touching = asyncio.get_running_loop().create_task(self._touch())
-        # Whoever had the turn before may have ended just now.
+        # The holder of the lock before may just have completed the upload.
         if await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
-            self._turns.give_back(sender.name, root)
+            self._locks.release(sender.name, root)
             return {"have": True, "missing": [], "busy": False, "free": free}
         missing = await self._in_a_thread(snapshot_store.missing, self._agent_dir, manifest)
         return {"have": False, "missing": missing, "busy": False, "free": free}
@@ -77,20 +77,20 @@ class Receiving:
     async def put(self, connection: Connection, params: Params) -> Any:
         """Files, or pieces of them: [{"sha256", "data" (base64), "last"}]."""
         sender = self._sender(connection)
-        async with sender.turn:
+        async with sender.lock:
             await self._in_a_thread(_take, sender.incoming, params["pieces"])
         return {}
 
     async def seal(self, connection: Connection, params: Params) -> Any:
-        """Records the snapshot; its sender is through. `incomplete` where files of it have gone meanwhile."""
+        """Completes an upload. Raises RpcError (`incomplete`) if files of it have been removed meanwhile."""
         sender = self._sender(connection)
-        async with sender.turn:
+        async with sender.lock:
             root = await self._in_a_thread(snapshot_store.seal, self._agent_dir, params["manifest"])
-        self._turns.give_back(sender.name, root)
+        self._locks.release(sender.name, root)
         return {"root": root}
 
     async def manifest(self, connection: Connection, params: Params) -> Any:
-        """The list of a snapshot's files, where this host has it whole; it counts as used now. Else None."""
+        """The manifest of a snapshot, which counts as used now; None if this host lacks it."""
         root = str(params["root"])
         if not await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             return {"manifest": None}
@@ -122,18 +122,18 @@ class Receiving:
         return self._senders[connection]
 
     def _forget(self, connection: Connection) -> None:
-        """Whole files that have come stay, so that the next try goes on from there."""
+        """Ends the upload of a closed connection. Complete files stay for the next attempt."""
         sender = self._senders.pop(connection)
-        asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)  # after what is being written
-        self._turns.give_back(sender.name)
+        asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)  # after the writes under way
+        self._locks.release(sender.name)
 
-    def _give_back_if_gone(self, connection: Connection, sender: _Sender, taken: asyncio.Future[bool]) -> None:
-        """A turn that was taken while its desktop hung up: the thread took it after `_forget` had looked."""
+    def _release_if_gone(self, connection: Connection, sender: _Sender, taken: asyncio.Future[bool]) -> None:
+        """Releases a lock that a thread took after its desktop had disconnected and `_forget` had run."""
         if connection.closed:
-            self._turns.give_back(sender.name)
+            self._locks.release(sender.name)
 
     async def _touch(self) -> None:
-        while self._turns.touch():
+        while self._locks.touch():
             await asyncio.sleep(TOUCH_EVERY_S)
 
 

@@ -1,5 +1,5 @@
-"""Whose GPUs are used by whom, by the calendar's word, and what is done about it. Off unless an admin says otherwise.
+"""Enforcement of the calendar on a host's GPUs; off unless an administrator enables it.
 
-`verdicts`, `cases` and `idleness` decide (values in, values out); `identity` and `terminals` touch processes and
-terminals; `daemon.bookings` drives them.
+`classification`, `escalation` and `booking_usage` are pure; `process_activity`, `process_identity`, `process_origin`
+and `terminal_messages` read or signal processes and write to terminals; `enforcer` combines them for `daemon.bookings`.
 """

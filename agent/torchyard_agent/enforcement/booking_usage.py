@@ -1,8 +1,8 @@
-"""What an agent saw of GPUs while no desktop was there: bookings that stayed idle, and who used what. Pure.
+"""Evidence of idle bookings and of the use of GPUs, for desktops that connect later. Pure.
 
-A booking is in use as long as one of its GPUs here is: by a process that computes, on the GPU or on a CPU, by work
-that no process shows, or by a run that holds it, whatever that run does meanwhile. A process that sleeps is no use.
-Time without a look counts for neither.
+A booking is in use while one of its GPUs on this host is: by a process that computes on the GPU or a CPU, by load
+without a visible process, or by a run that holds it. A sleeping process is no use. Time between samples that are too
+far apart counts neither as use nor as idle.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torchyard_agent.protocol.calendar import Booked
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 IDLE_PERCENT = 5
-"""Utilisation below which a GPU without processes is idle."""
+"""Utilization in percent below which a GPU without processes is idle."""
 KEPT_S = 3 * 86400.0
 MOST_IDLE = 1000
 MOST_USES = 3000
 
 
 class Idle(NamedTuple):
-    """A booking's GPUs here were idle from `since` to `seen`. Equal: they were in use then."""
+    """A booking's GPUs here were idle from `since` to `seen`; if both are equal, they were in use then."""
 
     gpus: tuple[str, ...]
     since: float
@@ -29,21 +29,21 @@ class Idle(NamedTuple):
 
 
 class Used(NamedTuple):
-    """A GPU was in use by a login, and a run of it, for a time."""
+    """The use of a GPU by a login, and its run, from `start` to `end`."""
 
     gpu: str
     user: str
     person: str
-    """As the run's record names it; empty where it is none of ours."""
+    """From the run's record; empty for other processes."""
     run_id: str
     start: float
     end: float
 
 
 def is_busy(gpu: Mapping[str, Any], held: Collection[str], asleep: Collection[int]) -> bool:
-    """`gpu`: its part of a sample. `held`: UUIDs that runs hold. `asleep`: PIDs of processes that do nothing.
+    """Whether a GPU is in use; one that does not answer counts as used.
 
-    A GPU that does not answer is not called idle.
+    `gpu`: its part of a sample. `held`: UUIDs that runs hold. `asleep`: PIDs of processes without activity.
     """
     told = gpu["utilisation"]
     return bool(
@@ -63,7 +63,7 @@ def look(
     now: float,
     gap_s: float,
 ) -> dict[str, Idle]:
-    """What is known after a look. `here`: the GPUs that were looked at; `gap_s`: longest between two looks."""
+    """The evidence after a sample of the GPUs `here`; `gap_s` is the longest time between two samples."""
     after = {booking_id: idle for booking_id, idle in known.items() if now - idle.seen < KEPT_S}
     for one in bookings:
         part = tuple(gpu for gpu in one.gpus if gpu in here)
@@ -79,7 +79,7 @@ def look(
 
 
 def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], now: float, gap_s: float) -> list[Used]:
-    """`seen`: (GPU, user, person, run ID) of this look. A use goes on where it was seen at the look before."""
+    """Adds the sample's uses `seen` (GPU, user, person, run ID); one that was in the last sample is extended."""
     uses = [one for one in known if now - one.end < KEPT_S]
     going = {one[:4]: number for number, one in enumerate(uses) if now - one.end <= gap_s}
     for use in dict.fromkeys(seen):
@@ -91,7 +91,7 @@ def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], 
 
 
 def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) -> dict[str, Any]:
-    """As `bookings.evidence` answers it, and as it is kept on the disk: what was seen at `since` or later."""
+    """Evidence from `since` on, in the format of `bookings.evidence` and of the file."""
     return {
         "idle": [
             {"booking": booking_id, "gpus": list(one.gpus), "since": rfc3339(one.since), "seen": rfc3339(one.seen)}
@@ -105,7 +105,7 @@ def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) 
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[dict[str, Idle], list[Used]]:
-    """Raises ValueError, KeyError or TypeError for what `to_json` did not make."""
+    """Reads the result of `to_json`. Raises ValueError, KeyError or TypeError."""
     idle = {
         str(one["booking"]): Idle(
             tuple(map(str, one["gpus"])), parse_timestamp(one["since"]), parse_timestamp(one["seen"])

@@ -1,12 +1,12 @@
-"""What is to be thought of a process on a GPU. Pure.
+"""Classifies the use of a GPU by a process against the calendar. Pure.
 
-| verdict | when |
+| class | condition |
 |---|---|
 | `own` | the GPU is booked by a person who may be the owner of the process |
 | `unbooked` | the GPU is not booked |
 | `others` | it is booked by a person who cannot be the owner |
 | `root` | it is booked, and root runs the process (sudo, a container's daemon) for a session that is not the booker's |
-| `unknown` | it is booked, and the process is hidden, or of a login that no table names |
+| `unknown` | it is booked, and the process is hidden, or of a login that is not in the table |
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from torchyard_agent.protocol.calendar import Booked, Calendar
 
 OWN, UNBOOKED, OTHERS, ROOT, UNKNOWN = "own", "unbooked", "others", "root", "unknown"
 VIOLATIONS = (ROOT, UNKNOWN)
-"""Reported to admins; ending them is left to admins."""
+"""Reported to administrators, who may end them; never ended by the agent."""
 PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT, CLAIM = "process", "namespace", "loginuid", "cgroup", "parent", "claim"
 
 
 class Origin(NamedTuple):
-    """The user that a process comes from."""
+    """The user that started a process, directly or through root."""
 
     uid: int | None
-    """None where that is not known."""
+    """None if unknown."""
     known_by: str
-    """PROCESS (its own UID), NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; empty where it is not known."""
+    """PROCESS (its own UID), NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; empty if unknown."""
     as_root: bool = False
-    """It runs as root, or in what root made: a container, a user namespace."""
+    """It runs as root, or in a container or user namespace that root made."""
     container: str = ""
     """ID or name."""
     session: str = ""
-    """Of the login."""
+    """The login session."""
 
 
 class Use(NamedTuple):
@@ -42,26 +42,26 @@ class Use(NamedTuple):
     gpu: str
     pid: int
     started: int
-    """The kernel's start time, in ticks since the boot: with the PID it names one process for good."""
+    """Start time in ticks since the boot; together with the PID it identifies a process."""
     uid: int | None
-    """Of the process. None where it cannot be seen."""
+    """The UID of the process; None if it is hidden."""
     user: str
-    """The login that the process comes from."""
+    """The login that started the process."""
     program: str = ""
     run_id: str = ""
-    """Of the run of this agent's user that it belongs to."""
+    """The run of this agent's user that it belongs to."""
     keeper: int = 0
-    """PID of the keeper of another user's run that it belongs to."""
+    """PID of the keeper of another user's run, if it belongs to one."""
     claimed: str = ""
-    """The person that the run's own record names."""
+    """The person that the run's record names."""
     origin: Origin | None = None
-    """None: its own UID."""
+    """None: the process's own UID counts."""
     display_server: bool = False
-    """Its executable is a display server's, and yet it computes: something was loaded into it."""
+    """Its executable is a display server's, but it computes: a library was loaded into it."""
 
     @property
     def by(self) -> int | None:
-        """UID of the user whose use this is; root's where root's daemon was asked by an unknown session."""
+        """UID of the user of the GPU; root's if a daemon of root acted for an unknown session."""
         if self.origin is None or self.uid is None:
             return self.uid
         return 0 if self.origin.as_root and self.origin.uid is None else self.origin.uid
@@ -72,35 +72,35 @@ class Use(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What one process does on one GPU, by the calendar."""
+    """The classified use of one GPU by one process."""
 
     use: Use
     verdict: str
     persons: tuple[str, ...]
-    """Who its owner may be: several share a login."""
+    """The persons that the owner may be; several may share a login."""
     booking: Booked | None
 
     @property
     def who(self) -> str:
-        """ "kim", "one of kim, lee", or the login that the calendar does not know."""
+        """ "kim", "one of kim, lee", or a login that is not in the calendar."""
         if not self.persons:
             return self.use.user
         return self.persons[0] if len(self.persons) == 1 else f"one of {', '.join(self.persons)}"
 
 
-def judge(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
-    """`host`: as the fleet calls this one. A shared login is given the benefit of the doubt."""
+def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
+    """`host`: this host's name in the fleet. A shared login counts as the booker's if one of its persons is."""
     booking = calendar.on(use.gpu, now)
     persons: tuple[str, ...] = ()
     is_roots = use.as_root
     if use.by is not None:
         persons = calendar.persons_of(host, use.user)
         if use.uid == 0 and use.origin is not None and not use.origin.container:
-            # Where the table says who logs in as root, the session can only tell which of them it is.
+            # If the table names the persons who log in as root, the session can only select one of them.
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
-        # A record is the user's own word: it can tell who of those that share a login it is, and nothing else.
+        # A record is written by the user: it can only select one of the persons who share a login.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

@@ -1,8 +1,8 @@
-"""Carries out what `enforcement` decides: looks up whose the processes are, notes every act, tells and ends them.
+"""Enforces the calendar on this host: finds the owners of processes, warns them, ends processes and notes every act.
 
-A member's agent acts on that member's processes only; one that root runs acts on all. Before any signal PID, start
-time and UID are compared again (`enforcement.identity`). A process of a run is ended through the run's keeper, which
-saves and does not restart it.
+The agent of a user acts on that user's processes only, root's agent on all. PID, start time and UID are compared again
+before each signal (`process_identity`). A process of a run is ended through the run's keeper, which lets it save and
+does not restart it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.enforcement import escalation, process_identity, terminal_messages
-from torchyard_agent.enforcement.classification import CGROUP, ROOT, UNKNOWN, Finding, Origin, Use, judge
+from torchyard_agent.enforcement.classification import CGROUP, ROOT, UNKNOWN, Finding, Origin, Use, classify
 from torchyard_agent.enforcement.escalation import Act
 from torchyard_agent.enforcement.process_identity import Identity
 from torchyard_agent.enforcement.process_origin import find_origin, is_in_group_below
@@ -32,13 +32,13 @@ from torchyard_agent.telemetry.display_servers import is_display_server
 from torchyard_agent.telemetry.process_owners import Owners
 
 REMEMBERED = 50
-"""Acts that `bookings.status` tells; the audit has them all."""
+"""Acts in `bookings.status`; the audit log has them all."""
 
 log = logging.getLogger(__name__)
 
 
-class Policing:
-    """The cases of this host."""
+class Enforcer:
+    """The enforcement state of this host."""
 
     def __init__(self, agent_dir: str, node: str, runs: Runs):
         self._agent_dir = agent_dir
@@ -52,31 +52,33 @@ class Policing:
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """What this agent can do about processes: all users' where root runs it, else its own user's."""
+        """What this agent may act on: processes of all users if root runs it, else of its own user."""
         is_root = os.getuid() == 0
         return {"acts_on": "all" if is_root else "own", "root": is_root, "pidfd": process_identity.HAS_PIDFD}
 
-    def told(self) -> dict[str, Any]:
-        """The findings of the last look, and the last acts."""
-        return {"findings": [_finding_told(one) for one in self._findings], "acts": list(self._acts)}
+    def summary(self) -> dict[str, Any]:
+        """The findings of the last sample, and the last acts."""
+        return {"findings": [_finding_json(one) for one in self._findings], "acts": list(self._acts)}
 
     def forget(self) -> None:
-        """Enforcement is off: once it is on again, users are warned again."""
+        """Discards the state when enforcement is off: users are warned again once it is on."""
         self._state, self._findings = escalation.EMPTY, []
 
-    async def police(self, known: Calendar, told: Enforcement, host: str, sample: dict[str, Any], now: float) -> None:
-        """One look's worth of enforcement. By a calendar that is not fresh, findings are noted and no more."""
-        if told.dry_run != self._was_dry_run:
-            self.forget()  # warnings of a dry run have reached no user
-            self._was_dry_run = told.dry_run
-        self._findings = [judge(use, known, host, now) for use in self._uses(sample)]
+    async def enforce(
+        self, known: Calendar, policy: Enforcement, host: str, sample: dict[str, Any], now: float
+    ) -> None:
+        """Acts on one sample. With a stale calendar, findings are only noted."""
+        if policy.dry_run != self._was_dry_run:
+            self.forget()  # warnings of a dry run were not sent
+            self._was_dry_run = policy.dry_run
+        self._findings = [classify(use, known, host, now) for use in self._uses(sample)]
         reach = None if os.getuid() == 0 else os.getuid()
         self._state, acts = escalation.proceed(
-            self._state, self._findings, told, reach, now, is_fresh=known.is_fresh(now)
+            self._state, self._findings, policy, reach, now, is_fresh=known.is_fresh(now)
         )
         for act in acts:
-            outcome = "" if told.dry_run else await self._do(act, host)
-            self._note(act, told, host, outcome, now)
+            outcome = "" if policy.dry_run else await self._do(act, host)
+            self._note(act, policy, host, outcome, now)
 
     def _uses(self, sample: dict[str, Any]) -> list[Use]:
         uses = []
@@ -95,7 +97,7 @@ class Policing:
         run_id = str(process["replica"] or "").partition("/")[0]
         keeper = 0 if run_id else keeper_above(gpu, pid)
         if keeper and origin.container:
-            # A rank started the container, in the run's control group: it is of the run's user.
+            # A rank started the container in the run's control group: it belongs to the run's user.
             holder = process_identity.identify(keeper)
             if holder is not None:
                 origin = Origin(holder.uid, CGROUP, container=origin.container)
@@ -107,7 +109,7 @@ class Policing:
         )
 
     async def _do(self, act: Act, host: str) -> str:
-        """How it went, in a word or two."""
+        """The outcome in a word or two."""
         use = act.case.finding.use
         if act.what in (escalation.NOTE, escalation.REPORT) or use.uid is None or use.by is None:
             return ""
@@ -120,7 +122,7 @@ class Policing:
         number = signal.SIGTERM if act.what == escalation.TERMINATE else signal.SIGKILL
         keeper = process_identity.identify(use.keeper) if use.keeper else None
         if keeper is not None and keeper.uid == use.by:
-            # Its ranks alone would be started again. SIGTERM makes a keeper stop its run with the run's own grace.
+            # The keeper would restart its ranks. SIGTERM makes it stop the run with the run's own grace.
             return f"to its keeper, PID {keeper.pid}: {process_identity.send(keeper, number)}"
         return process_identity.send(Identity(use.pid, use.started, use.uid), number)
 
@@ -133,12 +135,12 @@ class Policing:
             return str(refused)
         return "its keeper was asked"
 
-    def _note(self, act: Act, told: Enforcement, host: str, outcome: str, now: float) -> None:
+    def _note(self, act: Act, policy: Enforcement, host: str, outcome: str, now: float) -> None:
         finding = act.case.finding
         fields = {
             "act": act.what,
-            "level": told.level,
-            "dry_run": told.dry_run,
+            "level": policy.level,
+            "dry_run": policy.dry_run,
             "verdict": finding.verdict,
             "pid": finding.use.pid,
             "started": finding.use.started,
@@ -150,14 +152,14 @@ class Policing:
             "owner": finding.booking.owner if finding.booking is not None else None,
             "outcome": outcome,
         }
-        if (came_from := _origin_told(finding.use)) is not None:
+        if (came_from := _origin_json(finding.use)) is not None:
             fields["origin"] = came_from
         audit.note(self._agent_dir, self._node, "enforcement", **fields)
         self._acts.append({"time": rfc3339(now), **fields})
         if act.what not in (escalation.NOTE, escalation.REPORT):
             log.info(
                 "enforcement: %s%s PID %d: %s",
-                "would have " if told.dry_run else "",
+                "would have " if policy.dry_run else "",
                 act.what,
                 finding.use.pid,
                 sentence(act, host),
@@ -165,20 +167,20 @@ class Policing:
 
 
 def keeper_above(gpu: str, pid: int) -> int:
-    """PID of the keeper that holds the GPU, by the kernel's word, where the process is one of its run; else 0."""
+    """PID of the keeper that holds the GPU, from the kernel, if the process belongs to its run; else 0."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asker:
         asker.setblocking(False)
         try:
             asker.connect(gpu_socket(gpu))
             holder = peer_pid(asker)
         except OSError:
-            return 0  # nobody holds it, or too many ask just now
+            return 0  # not held, or too many clients connect now
     is_of_run = holder > 1 and (holder in process_identity.ancestors(pid) or is_in_group_below(pid, holder))
     return holder if is_of_run else 0
 
 
 def sentence(act: Act, host: str) -> str:
-    """What its owner is told."""
+    """The warning to the owner."""
     finding = act.case.finding
     which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
     if finding.booking is not None:
@@ -196,7 +198,7 @@ def _gpus(count: int) -> str:
     return "a GPU" if count == 1 else f"{count} GPUs"
 
 
-def _finding_told(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: Finding) -> dict[str, Any]:
     use = finding.use
     return {
         "gpu": use.gpu,
@@ -206,12 +208,12 @@ def _finding_told(finding: Finding) -> dict[str, Any]:
         "verdict": finding.verdict,
         "who": finding.who,
         "booking": finding.booking.id if finding.booking is not None else None,
-        "origin": _origin_told(use),
+        "origin": _origin_json(use),
     }
 
 
-def _origin_told(use: Use) -> dict[str, Any] | None:
-    """`user`, `known_by`, `as_root`, `container` and `session`; None where its own UID says all there is to say."""
+def _origin_json(use: Use) -> dict[str, Any] | None:
+    """`user`, `known_by`, `as_root`, `container` and `session`; None if the process's own UID says it all."""
     origin = use.origin
     if origin is None or not (origin.as_root or origin.container or origin.uid != use.uid):
         return None

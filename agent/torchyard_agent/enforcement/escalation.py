@@ -1,13 +1,13 @@
-"""What is done about the processes that were found, and when. Pure: findings in, acts out.
+"""Decides which acts follow from findings: notes, warnings and signals. Pure.
 
-observe: every new finding is noted. warn: the user is warned, once. stop: use of another person's booking is ended once
-the grace is over: SIGTERM, and SIGKILL 10 s later (of a run: 2 min, its keeper sees to it).
+observe: new findings are noted. warn: the user is warned once. stop: use of another person's booking is ended after the
+grace, by SIGTERM and 10 s later SIGKILL (for a run 2 min later, through its keeper).
 
-Grace and delay are counted for each user, GPU and booking, from the first process on: one that is started anew
-every few seconds gets no time of its own.
+Grace and delay count for each user, GPU and booking, from the first process on: a process that is restarted every few
+seconds gets no time of its own.
 
-Unbooked use is never ended: a launch on one host needs no booking. Neither is a process of root's or of a login that
-the calendar does not know: it is reported to admins. No process is warned or ended that this agent has no right over.
+Unbooked use is never ended: a launch on one host needs no booking. Processes of root and of unknown logins are only
+reported to administrators. The agent acts only on processes that it may signal.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from torchyard_agent.protocol.calendar import OBSERVE, OFF, STOP, Enforcement
 
 KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
-"""Of a run: its keeper asks it to save, and has a grace of its own."""
+"""From SIGTERM to SIGKILL for a run, whose keeper has a grace of its own for saving."""
 FORGET_AFTER_S = 3600.0
-"""A user of a GPU that is not booked is forgotten after so long without use; one on a booking at its end."""
+"""Time without use after which a user of an unbooked GPU is forgotten; on a booking, its end counts."""
 QUIET_S = 600.0
-"""After so long without use SIGTERM comes first again: several persons may share the login."""
+"""Time without use after which SIGTERM is sent first again: several persons may share the login."""
 MOST_NOTED = 10
-"""Processes of a user on a GPU under one booking that are noted and warned. Those that are ended are all noted."""
+"""The most processes of a user on a GPU under one booking that are noted and warned; ended ones are all noted."""
 MOST_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
-"""A process on several GPUs is what it is at worst."""
+"""Worst class first: it counts for a process on several GPUs."""
 
 Key = tuple[int, int]
 """PID and start time."""
-Ground = tuple[Optional[int], str, str]
+NoticeKey = tuple[Optional[int], str, str]
 """UID, GPU and booking's ID."""
 
 NOTE, REPORT, TELL, TERMINATE, KILL = "observed", "reported", "warned", "terminated", "killed"
 
 
 class Case(NamedTuple):
-    """One process that does not use what is its own."""
+    """A process that uses a GPU without its owner's booking."""
 
     finding: Finding
     gpus: tuple[str, ...]
     since: float
     warned: bool = False
     stop_at: float | None = None
-    """When it will be ended, as the warning said."""
+    """When it will be ended, as announced in the warning."""
     terminated: bool = False
     killed: bool = False
 
 
 class Notice(NamedTuple):
-    """What a user has been told about a GPU under one booking, whatever their processes are."""
+    """The warnings to a user about a GPU under one booking, for all of the user's processes."""
 
     until: float
     """End of the booking."""
@@ -62,7 +62,7 @@ class Notice(NamedTuple):
     processes: int = 0
     stop_at: float | None = None
     terminated_at: float | None = None
-    """When the first process was asked to end."""
+    """When SIGTERM was sent to the first process."""
 
 
 class Act(NamedTuple):
@@ -75,10 +75,10 @@ class Act(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is remembered from look to look."""
+    """The state between samples."""
 
     cases: Mapping[Key, Case]
-    notices: Mapping[Ground, Notice]
+    notices: Mapping[NoticeKey, Notice]
 
 
 EMPTY = State({}, {})
@@ -87,70 +87,79 @@ EMPTY = State({}, {})
 def proceed(
     state: State,
     findings: Iterable[Finding],
-    told: Enforcement,
+    policy: Enforcement,
     reach: int | None,
     now: float,
     *,
     is_fresh: bool = True,
 ) -> tuple[State, list[Act]]:
-    """The state after a look, and what follows. `reach`: the UID whose processes this agent may act on; None: all.
+    """The new state and the acts after a sample. `reach`: the UID whose processes the agent may signal; None: all.
 
-    A process that has gone has no case any more; one whose verdict or booking has changed begins anew. By a calendar
-    that is not fresh, findings are noted and no more; what users were told before stays told.
+    The case of an ended process is dropped; one whose class or booking has changed starts over. With a stale calendar,
+    findings are only noted, and earlier warnings stay valid.
     """
     acts: list[Act] = []
-    if told.level == OFF:
+    if policy.level == OFF:
         return EMPTY, acts
     cases: dict[Key, Case] = {}
-    notices = {ground: notice for ground, notice in state.notices.items() if not _is_over(notice, now)}
-    if told.level != STOP:  # what was announced is taken back
-        notices = {ground: notice._replace(stop_at=None, terminated_at=None) for ground, notice in notices.items()}
+    notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
+    if policy.level != STOP:  # announced ends are cancelled
+        notices = {
+            notice_key: notice._replace(stop_at=None, terminated_at=None) for notice_key, notice in notices.items()
+        }
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:
             continue
-        grounds = [_ground(finding, gpu) for gpu in gpus]
-        for ground in grounds:
-            notices[ground] = _seen(notices.get(ground), finding, now)
+        notice_keys = [_notice_key(finding, gpu) for gpu in gpus]
+        for notice_key in notice_keys:
+            notices[notice_key] = _seen(notices.get(notice_key), finding, now)
         case = state.cases.get(key)
         if case is None or _matter(case.finding) != _matter(finding):
             case = Case(finding, gpus, now)
-            for ground in grounds:
-                notices[ground] = notices[ground]._replace(processes=notices[ground].processes + 1)
-            if _is_few(grounds, notices):
+            for notice_key in notice_keys:
+                notices[notice_key] = notices[notice_key]._replace(processes=notices[notice_key].processes + 1)
+            if _is_few(notice_keys, notices):
                 acts.append(Act(REPORT if finding.verdict in VIOLATIONS else NOTE, case))
         else:
             case = case._replace(finding=finding, gpus=gpus)
-        if is_fresh and told.level != OBSERVE and _may_act_on(finding, reach):
-            case = _press(case, grounds, notices, told, now, acts)
+        if is_fresh and policy.level != OBSERVE and _may_act_on(finding, reach):
+            case = _escalate(case, notice_keys, notices, policy, now, acts)
         cases[key] = case
-    oldest = sorted(notices, key=lambda ground: notices[ground].seen)[: max(0, len(notices) - MOST_NOTICES)]
-    return State(cases, {ground: notice for ground, notice in notices.items() if ground not in oldest}), acts
+    oldest = sorted(notices, key=lambda notice_key: notices[notice_key].seen)[: max(0, len(notices) - MOST_NOTICES)]
+    return State(
+        cases, {notice_key: notice for notice_key, notice in notices.items() if notice_key not in oldest}
+    ), acts
 
 
-def _press(
-    case: Case, grounds: list[Ground], notices: dict[Ground, Notice], told: Enforcement, now: float, acts: list[Act]
+def _escalate(
+    case: Case,
+    notice_keys: list[NoticeKey],
+    notices: dict[NoticeKey, Notice],
+    policy: Enforcement,
+    now: float,
+    acts: list[Act],
 ) -> Case:
-    """Warns, ends or waits, and writes down in the notices what the user has been told."""
+    """Warns, ends or waits, and updates the notices."""
     stop_at = None
     is_first = False
-    if told.level == STOP and case.finding.verdict == OTHERS and not case.finding.use.display_server:
-        known = [at for at in (notices[ground].stop_at for ground in grounds) if at is not None]
+    if policy.level == STOP and case.finding.verdict == OTHERS and not case.finding.use.display_server:
+        known = [at for at in (notices[notice_key].stop_at for notice_key in notice_keys) if at is not None]
         is_first = not known
-        stop_at = min(known, default=now + told.grace_s)
-        for ground in grounds:
-            if notices[ground].stop_at is None:
-                notices[ground] = notices[ground]._replace(stop_at=now + told.grace_s)
+        stop_at = min(known, default=now + policy.grace_s)
+        for notice_key in notice_keys:
+            if notices[notice_key].stop_at is None:
+                notices[notice_key] = notices[notice_key]._replace(stop_at=now + policy.grace_s)
     if stop_at is None or is_first or now < stop_at:
         is_news = not case.warned or (stop_at is not None and stop_at != case.stop_at)
-        if is_news and _is_few(grounds, notices):
+        if is_news and _is_few(notice_keys, notices):
             acts.append(Act(TELL, case, stop_at))
         return case._replace(warned=True, stop_at=stop_at, terminated=False, killed=False)
-    asked = [at for at in (notices[ground].terminated_at for ground in grounds) if at is not None]
+    asked = [at for at in (notices[notice_key].terminated_at for notice_key in notice_keys) if at is not None]
     is_late = bool(asked) and now >= min(asked) + _delay(case)
     if not case.terminated and not is_late:
-        for ground in grounds:
-            if notices[ground].terminated_at is None:
-                notices[ground] = notices[ground]._replace(terminated_at=now)
+        for notice_key in notice_keys:
+            if notices[notice_key].terminated_at is None:
+                notices[notice_key] = notices[notice_key]._replace(terminated_at=now)
         acts.append(Act(TERMINATE, case))
         return case._replace(terminated=True)
     if is_late and not case.killed:
@@ -171,24 +180,24 @@ def _is_over(notice: Notice, now: float) -> bool:
     return now >= notice.until or (notice.until == math.inf and now - notice.seen >= FORGET_AFTER_S)
 
 
-def _is_few(grounds: list[Ground], notices: Mapping[Ground, Notice]) -> bool:
-    return any(notices[ground].processes <= MOST_NOTED for ground in grounds)
+def _is_few(notice_keys: list[NoticeKey], notices: Mapping[NoticeKey, Notice]) -> bool:
+    return any(notices[notice_key].processes <= MOST_NOTED for notice_key in notice_keys)
 
 
 def _delay(case: Case) -> float:
-    """From SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL."""
     use = case.finding.use
     return RUN_KILL_AFTER_S if use.run_id or use.keeper else KILL_AFTER_S
 
 
 def _may_act_on(finding: Finding, reach: int | None) -> bool:
-    """Whether the user is known and within reach. A login without persons on a GPU that is not booked is only noted."""
+    """Whether the user is known and within reach. A login without persons on an unbooked GPU is only noted."""
     use = finding.use
     known = use.by is not None and (bool(finding.persons) or finding.verdict in VIOLATIONS)
     return known and (reach is None or use.by == reach)
 
 
-def _ground(finding: Finding, gpu: str) -> Ground:
+def _notice_key(finding: Finding, gpu: str) -> NoticeKey:
     return finding.use.by, gpu, finding.booking.id if finding.booking is not None else ""
 
 
@@ -197,7 +206,7 @@ def _matter(finding: Finding) -> tuple[str, str]:
 
 
 def _by_process(findings: Iterable[Finding]) -> dict[Key, tuple[Finding, tuple[str, ...]]]:
-    """Each process once, by its worst finding, with the GPUs of that verdict."""
+    """Each process once, with its worst finding and the GPUs of that class."""
     found: dict[Key, list[Finding]] = {}
     for finding in findings:
         found.setdefault((finding.use.pid, finding.use.started), []).append(finding)

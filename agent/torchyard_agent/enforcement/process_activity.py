@@ -1,6 +1,6 @@
-"""Whether processes compute: by the CPU time that they and their descendants have used from look to look.
+"""Detects idle processes by the CPU time that they and their descendants use between samples.
 
-A process that only holds a GPU's memory uses none; one that loads data, or waits for a GPU that computes, does.
+A process that only holds GPU memory uses none; one that loads data, or waits for a computing GPU, does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torchyard_agent.telemetry.process_usage import descendants
 from torchyard_agent.telemetry.procfs import read
 
 LEAST_PERCENT = 1.0
-"""Of one CPU. Less is timers that wake up a process that does nothing."""
+"""CPU time in percent of one CPU below which a process counts as idle; timers use as much."""
 SHORTEST_S = 1.0
-"""Of a measurement: on a busy host a process may wait for a CPU for a part of a second."""
+"""The shortest measurement: on a busy host a process may wait part of a second for a CPU."""
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -27,15 +27,15 @@ class _Seen(NamedTuple):
 
 
 class Activity:
-    """What processes did since they were measured before."""
+    """The activity of processes since their last measurement."""
 
     def __init__(self, every_s: float):
-        """`every_s`: looks that come sooner after a measurement are answered with its result, and within a second."""
+        """`every_s`: a sample that follows sooner gets the result of the last measurement."""
         self._every_s = max(SHORTEST_S, every_s)
         self._seen: dict[int, _Seen] = {}
 
     def asleep(self, pids: Iterable[int], now: float) -> set[int]:
-        """Those that did nothing for a whole measurement. `now`: monotonic. What cannot be seen is not among them."""
+        """PIDs that were idle for a whole measurement, without hidden processes. `now` is a monotonic time."""
         seen: dict[int, _Seen] = {}
         for pid in pids:
             before = self._seen.get(pid)
@@ -49,7 +49,7 @@ class Activity:
             asleep = False
             if before is not None and before.started == started and now > before.at:
                 used = 100.0 * (ticks - before.ticks) / _TICKS_S / (now - before.at)
-                asleep = 0.0 <= used < LEAST_PERCENT  # less than none: a descendant has left the tree with its time
+                asleep = 0.0 <= used < LEAST_PERCENT  # negative after a descendant has left the tree with its time
             seen[pid] = _Seen(started, ticks, now, asleep)
         self._seen = seen
         return {pid for pid, one in seen.items() if one.asleep}
@@ -70,7 +70,7 @@ def _started(pid: int) -> int | None:
 
 
 def _fields(pid: int) -> list[bytes] | None:
-    """The fields of /proc/PID/stat from the third on; None where it is gone or hidden."""
+    """The fields of /proc/PID/stat from the third on; None if it has ended or is hidden."""
     try:
         stat = read(f"/proc/{pid}/stat", 1024)
         fields = stat[stat.rindex(b")") + 2 :].split(None, 22)

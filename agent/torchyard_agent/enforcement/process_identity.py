@@ -1,7 +1,7 @@
-"""Which process a PID stands for, and signals that reach that one or nobody.
+"""Identifies processes across reuse of their PIDs, and sends signals to exactly the identified process.
 
-A PID is given to another process once the first has ended. Its start time (proc(5), field 22 of stat) and its UID tell
-them apart; with a pidfd, opened before they are compared, nothing can change between the comparison and the signal.
+The start time (proc(5), field 22 of stat) and the UID distinguish processes with the same PID. A pidfd is opened before
+they are compared, so that the process cannot change between the comparison and the signal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int) -> Identity | None:
-    """Who has the PID now; None where nobody has, or it is hidden (hidepid, a container's)."""
+    """The process that has the PID now; None if there is none, or it is hidden (hidepid, a container)."""
     try:
         stat = read(f"/proc/{pid}/stat", 1024)
         fields = stat[stat.rindex(b")") + 2 :].split()
@@ -37,7 +37,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """The processes above a process, its parent first, without init."""
+    """The ancestors of a process, its parent first, without init."""
     for _ in range(64):
         try:
             stat = read(f"/proc/{pid}/stat", 1024)
@@ -50,7 +50,7 @@ def ancestors(pid: int) -> Iterator[int]:
 
 
 def send(wanted: Identity, number: int) -> str:
-    """Signals that very process: SENT, GONE, ANOTHER or REFUSED."""
+    """Signals the identified process. Returns SENT, GONE, ANOTHER or REFUSED."""
     if wanted.pid <= 1:
         return REFUSED
     descriptor = -1
@@ -61,7 +61,7 @@ def send(wanted: Identity, number: int) -> str:
             except ProcessLookupError:
                 return GONE
             except OSError:
-                descriptor = -1  # a kernel before 5.3
+                descriptor = -1  # kernels before 5.3 have no pidfd
         now = identify(wanted.pid)
         if now is None:
             return GONE

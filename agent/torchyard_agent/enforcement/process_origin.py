@@ -1,15 +1,15 @@
-"""Which user a process comes from, by what the kernel says: a process chooses its name, and in a container its UID.
+"""Finds the user that started a process, from the kernel: in a container a process chooses its UID.
 
-| found | believed |
+| condition | result |
 |---|---|
 | its user namespace was made by a user | that user, whatever UID it has inside: rootless podman, `unshare` |
-| it is root's, or in a container or user namespace that root made | the session that it came from, and not its UID |
+| it runs as root, or in a container or user namespace that root made | the user of its session, not its UID |
 | else | its UID |
 
-The session is that of the login (`loginuid`, which sudo, su and setuid programs keep), else of the user's slice in its
-control group, else of the first ancestor that is not root's (the shell that called sudo), else what sudo noted in
-its environment, which anything run by root can change: a claim. A container's daemon was asked over a socket, so that
-mostly no session is known. Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's user-UID.slice.
+The session comes from the login (`loginuid`, which sudo, su and setuid programs keep), else from the user's slice of
+the control group, else from the first ancestor that is not root's (the shell that called sudo), else from sudo's
+variables in the environment, a mere claim. A container is usually started by a daemon, so that no session is known.
+Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's user-UID.slice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from torchyard_agent.telemetry.procfs import read, read_or
 _NS_GET_PARENT = 0xB702
 _NS_GET_OWNER_UID = 0xB704
 _UNSET = 2**32 - 1
-"""`loginuid` and `sessionid` of what no login has started."""
+"""`loginuid` and `sessionid` of processes without a login."""
 _DEEPEST = 32
-"""User namespaces within each other: the kernel's own limit."""
+"""The kernel's limit of nested user namespaces."""
 _SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(?:/(?:.*/)?session-([^/]+)\.scope)?(?:/|$)")
 _CONTAINER = re.compile(
     r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"  # docker, podman, containerd, CRI-O
@@ -39,16 +39,16 @@ _CONTAINER = re.compile(
 
 
 def find_origin(pid: int, uid: int) -> Origin:
-    """`uid`: of the process, as this process's user namespace has it."""
+    """`uid`: that of the process, in this process's user namespace."""
     groups = _groups(pid)
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        container = ""  # the one that this agent runs in, or a group that only bears such a name
+        container = ""  # the agent's own container, or a group with such a name
     ours, owner = _namespace_owner(pid)
     if owner:
         return Origin(owner, NAMESPACE, container=container, session=session)
-    if ours is None and container:  # another user's, into whose namespaces this user may not look
+    if ours is None and container:  # another user's container, whose namespaces are not readable
         return Origin(login, CGROUP if login is not None else "", container=container, session=session)
     if uid != 0 and not container and ours is not False:
         return Origin(uid, PROCESS)
@@ -56,7 +56,7 @@ def find_origin(pid: int, uid: int) -> Origin:
 
 
 def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
-    """What root runs, with the session that it came from where that can be seen."""
+    """The origin of a process of root, from its session if that is visible."""
     number = _number(f"/proc/{pid}/loginuid")
     if number:
         session = _number(f"/proc/{pid}/sessionid")
@@ -68,7 +68,7 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
             if not _is_same_namespace(ancestor, "user"):
                 continue
             if found.container and container_of(_groups(ancestor)) == found.container:
-                continue  # its UID is chosen by the container too
+                continue  # its UID is set by the container too
             uid = os.stat(f"/proc/{ancestor}").st_uid
             if uid != 0:
                 return found._replace(uid=uid, known_by=PARENT)
@@ -80,9 +80,9 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
 
 
 def login_of(groups: str) -> tuple[int | None, str]:
-    """(UID, session) of the login that systemd keeps these control groups for (/proc/PID/cgroup); (None, "")."""
+    """(UID, session) of the login whose control groups these are (/proc/PID/cgroup); else (None, "")."""
     for path in _paths(groups):
-        # At the root alone: below their own group users make groups of any name.
+        # Only at the root: below their own group, users may create groups of any name.
         found = _SLICE.match(path)
         if found:
             return int(found[1]), found[2] or ""
@@ -90,7 +90,7 @@ def login_of(groups: str) -> tuple[int | None, str]:
 
 
 def container_of(groups: str) -> str:
-    """The container's ID or name, by its control groups; empty where they name none."""
+    """The container's ID or name from its control groups; empty if none."""
     for path in _paths(groups):
         found = _CONTAINER.search(path)
         if found:
@@ -99,16 +99,16 @@ def container_of(groups: str) -> str:
 
 
 def is_in_group_below(pid: int, keeper: int) -> bool:
-    """Whether the process is in a control group that a run's keeper made below its own."""
+    """Whether the process is in a control group that a run's keeper created."""
     above = dict(_lines(_groups(keeper)))
     groups = (f"{above.get(name, '?').rstrip('/')}/torchyard-" for name, _ in _lines(_groups(pid)))
     return any(path.startswith(group) for (_, path), group in zip(_lines(_groups(pid)), groups))
 
 
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
-    """(whether the process's user namespace is this one, else the UID that made the outermost it is in).
+    """(whether the process has this user namespace, else the UID that created its outermost one).
 
-    (None, None) where that cannot be seen. A kernel before 4.11 does not say who made one.
+    (None, None) if hidden. Kernels before 4.11 do not tell the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):
@@ -135,7 +135,7 @@ def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
 
 
 def _is_same_namespace(pid: int, kind: str) -> bool:
-    """False too where it cannot be seen."""
+    """Also False if it is hidden."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
@@ -159,7 +159,7 @@ def _paths(groups: str) -> list[str]:
 
 
 def _number(path: str) -> int:
-    """0 where nothing is set."""
+    """0 if unset."""
     try:
         number = int(read(path, 32))
     except (OSError, ValueError):

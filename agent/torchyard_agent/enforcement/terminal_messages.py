@@ -1,4 +1,4 @@
-"""Messages on a user's terminals, as write(1) leaves them: only where the kernel lets this agent write."""
+"""Writes messages to a user's terminals, as write(1) does, if the kernel permits it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 
 FOLDER = "/dev/pts"
 MOST = 32
-"""Terminals of one user that are written to."""
+"""The most terminals of one user that are written to."""
 
 
 def tell(uid: int, text: str, folder: str = FOLDER) -> int:
-    """Writes the text to the user's terminals; to how many. None of them is waited for."""
+    """Writes the text to the user's terminals without blocking; returns the number of terminals."""
     message = f"\r\n\a{_printable(text)} [{time.strftime('%H:%M')}]\r\n".encode()
     reached = 0
     try:
@@ -28,19 +28,19 @@ def tell(uid: int, text: str, folder: str = FOLDER) -> int:
                 continue
             terminal = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            continue  # it was closed just now, or its user lets nobody write (mesg n)
+            continue  # it was just closed, or its user refuses messages (mesg n)
         try:
             found = os.fstat(terminal)
             if stat.S_ISCHR(found.st_mode) and found.st_uid == uid:
                 os.write(terminal, message)
                 reached += 1
         except OSError:
-            continue  # nobody reads there: it is full
+            continue  # its buffer is full
         finally:
             os.close(terminal)
     return reached
 
 
 def _printable(text: str) -> str:
-    """Titles and names are others' words: nothing in them may steer a terminal."""
+    """Removes control characters: titles and names come from other users."""
     return "".join(letter for letter in text if letter.isprintable())

@@ -1,5 +1,5 @@
-"""The run keeper: one small process per run and host, parent and subreaper of the ranks there.
+"""The run keeper: a small process per run and host, parent and subreaper of the run's ranks there.
 
-On the primary host (the chief's) it also decides: what counts as a failure, when the run has ended, what is
-stopped. `policy` decides without I/O; `share` runs this host's ranks; `gang` speaks with the other keepers.
+The keeper on the primary host also decides about failures, restarts and the end of the run: `decisions` is pure,
+`processes` runs this host's ranks, `link` connects the keepers, and `checkpoints` replicates checkpoints.
 """

@@ -1,7 +1,7 @@
-"""The address of a run's keeper: a random abstract socket, whose name a link in the run's folder holds.
+"""The address of a run's keeper: a random abstract socket, named by a symbolic link in the run's folder.
 
-A link, since it is made whole or not at all, and needs no room on a full disk. Other users of the host see the name
-once it is bound, and can bind it after the keeper's end: what is served by another user counts as no keeper.
+A link is created atomically and needs no space on a full disk. Other users of the host can see the name once it is
+bound and bind it after the keeper's end: a socket of another user counts as no keeper.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECT_S = 5.0
 
 
 def publish(folder: str, address: str) -> bool:
-    """Notes the address, bound already, as the run's. False where another keeper of the run is alive."""
+    """Publishes the bound address as the run's. Returns False if another keeper of the run is alive."""
     note = paths.keeper_note(folder)
     while True:
         try:
@@ -25,14 +25,14 @@ def publish(folder: str, address: str) -> bool:
         except FileExistsError:
             if is_alive(folder):
                 return False
-            with contextlib.suppress(FileNotFoundError):  # of a keeper that was killed
+            with contextlib.suppress(FileNotFoundError):  # left by a killed keeper
                 os.unlink(note)
         else:
             return True
 
 
 def read(folder: str) -> str | None:
-    """The address of the run's keeper; None where there is none, or it is not up yet."""
+    """The address of the run's keeper; None if there is none, or it has not started yet."""
     try:
         return "\0" + os.readlink(paths.keeper_note(folder))
     except OSError:
@@ -40,13 +40,13 @@ def read(folder: str) -> str | None:
 
 
 def withdraw(folder: str) -> None:
-    """The keeper leaves."""
+    """Removes the link at the keeper's end."""
     with contextlib.suppress(OSError):
         os.unlink(paths.keeper_note(folder))
 
 
 def is_alive(folder: str) -> bool:
-    """Whether a keeper of this run lives on this host. When in doubt, it does."""
+    """Whether a keeper of this run is alive on this host; True if unknown."""
     address = read(folder)
     if address is None:
         return False

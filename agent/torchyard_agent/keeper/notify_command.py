@@ -1,4 +1,4 @@
-"""`program.notify`: a command of the user's own, run on the primary's host when the run ends or needs somebody."""
+"""Runs `program.notify`, the user's command, on the primary's host when the run ends or needs help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_agent.keeper.processes import process_control
 from torchyard_agent.keeper.processes.rank_process import RunPlace
 
 LIMIT_S = 60.0
-"""A notification that takes longer is ended: it must not hold up the run's own end for ever."""
+"""The longest run time of the command, so that it cannot delay the run's end indefinitely."""
 LOOK_EVERY_S = 0.05
 
 log = logging.getLogger(__name__)
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.Popen[bytes] | None:
     """Starts `command` in the run's working folder, with the state and the cause in its environment.
 
-    What it prints goes to `notify.log` in the run's folder. None where it cannot be started, which is logged.
+    What it prints goes to `notify.log` in the run's folder. Returns None, after logging, if it cannot be started.
     """
-    # As bytes: a cause in a program's own words may hold what no environment can, and hosts' locales differ.
+    # As bytes: a cause from a program's output may have characters that an environment cannot, and locales differ.
     cause = reason.encode("utf-8", "backslashreplace").replace(b"\0", b"")
     environment: dict[str, str | bytes] = {
         **os.environ,
@@ -51,10 +51,10 @@ def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.
 
 
 async def finish(process: subprocess.Popen[bytes]) -> None:
-    """Waits for a notification's end, and ends it where it takes too long."""
+    """Waits for the command's end, and kills it after LIMIT_S."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LIMIT_S
-    # Polled: the keeper reaps every child as it ends, so that nobody else is told.
+    # Polled, since the keeper reaps all children.
     while process.poll() is None:
         if loop.time() > deadline:
             log.warning("notify took longer than %.0f s and was ended", LIMIT_S)

@@ -1,6 +1,6 @@
-"""What the desktop, the daemons, the keepers and the training roles agree on.
+"""The protocol between desktops, daemons, keepers and training roles.
 
-The one part of the agent that others import. Pure values and codecs: nothing here opens a file or a socket.
+It is the only part of the agent that other packages import. Values and codecs only: no module opens a file or a socket.
 """
 
 PROTOCOL = 1

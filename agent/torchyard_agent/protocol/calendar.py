@@ -1,10 +1,7 @@
-"""The calendar as agents know it: a dated copy of the coming days, which desktops hand over. Values, and questions.
+"""The calendar of agents: a snapshot of the coming days' bookings, handed over by desktops. Pure.
 
-Agents have no access to the bookings' store. What they are told is as old as `taken` says: they act on it only while
-it is fresh, and go on looking by it when it is not.
-
-Times are seconds since 1970. `parse` makes its own sense of RFC 3339, since Python 3.9 reads no `Z` and the standard
-library's parsers would cost a daemon half a megabyte.
+Agents have no access to the booking store. They act on a snapshot only while it is fresh, and only observe with a stale
+one. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -23,15 +20,15 @@ MAX_BOOKINGS = 5000
 MAX_LOGINS = 5000
 MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
-"""Whatever a snapshot says of itself."""
+"""The upper limit of a snapshot's own `fresh_s`."""
 AHEAD_S = 300.0
-"""A snapshot from further in the future than this comes from a wrong clock, and would keep out all later ones."""
+"""Snapshots from further in the future are rejected: their clock is wrong, and they would outrank later ones."""
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
 
 
 class Booked(NamedTuple):
-    """A live booking."""
+    """A booking that is planned or active."""
 
     id: str
     owner: str
@@ -48,19 +45,19 @@ class Booked(NamedTuple):
 
 class LoginEntry(NamedTuple):
     host: str
-    """A pattern."""
+    """A pattern of host names."""
     user: str
     persons: tuple[str, ...]
 
 
 class Enforcement(NamedTuple):
-    """What an agent does about processes on others' GPUs."""
+    """How an agent reacts to processes on GPUs that are booked by others."""
 
     level: str = OFF
     grace_s: float = 300.0
-    """From the warning to SIGTERM."""
+    """Seconds from the warning to SIGTERM."""
     dry_run: bool = True
-    """Only the audit is told what would have been done."""
+    """Acts are only noted in the audit log."""
 
 
 class Calendar(NamedTuple):
@@ -68,31 +65,31 @@ class Calendar(NamedTuple):
     fresh_s: float
     until: float
     person: str
-    """Whose desktop handed it over."""
+    """The person whose desktop sent it."""
     bookings: tuple[Booked, ...]
-    """By start."""
+    """Sorted by start."""
     logins: tuple[LoginEntry, ...] = ()
     enforcement: tuple[tuple[str, Enforcement], ...] = ()
-    """By pattern of hosts; the first that fits holds."""
+    """By pattern of host names; the first match counts."""
 
     def is_fresh(self, now: float) -> bool:
         return self.taken - AHEAD_S <= now < self.taken + self.fresh_s
 
     def enforcement_on(self, host: str) -> Enforcement:
-        return next((told for pattern, told in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
+        return next((rule for pattern, rule in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
 
     def on(self, gpu: str, now: float) -> Booked | None:
-        """Whose turn it is on a GPU: the store lets at most one live booking have it."""
+        """The booking that is running on a GPU; the store admits at most one."""
         return next((one for one in self.bookings if gpu in one.gpus and one.is_running(now)), None)
 
     def booking(self, booking_id: str) -> Booked | None:
         return next((one for one in self.bookings if one.id == booking_id), None)
 
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
-        """The persons that a login of a host may be.
+        """The persons that a login of a host may belong to.
 
-        A login stands for the person of that name only where the table names neither of them, on any host: a login
-        that has the booker's name on another host may be another person's.
+        A login belongs to the person of the same name only if the table has neither of them on any host: otherwise the
+        login of that name may be another person's.
         """
         found = {
             person
@@ -106,13 +103,13 @@ class Calendar(NamedTuple):
         return tuple(sorted(found))
 
     def knows(self, person: str) -> bool:
-        """Whether this is the name of somebody who books, or is in the table of logins."""
+        """Whether a booking or the table of logins has this person."""
         booked = any(one.owner == person for one in self.bookings)
         return booked or person == self.person or any(person in entry.persons for entry in self.logins)
 
 
 def parse(data: object) -> Calendar:
-    """A snapshot as desktops hand it over. Raises RpcError (`bad_snapshot`) with the first thing that is wrong."""
+    """Parses a desktop's snapshot. Raises RpcError (`bad_snapshot`) with the first error."""
     try:
         return _parse(data)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -133,7 +130,7 @@ _KEYS = frozenset(
         "bookings",
         "logins",
         "enforcement",
-    ]  # one word each
+    ]
 )
 _OF_BOOKING = frozenset(["id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end"])
 
@@ -165,7 +162,7 @@ def _parse(data: object) -> Calendar:
 
 
 def _booked(data: object, known: dict[str, str]) -> Booked:
-    """`known`: texts that came before, so that each GPU and owner is held once."""
+    """`known`: a table of texts, so that each GPU and owner is stored once."""
     one = _object(data, _OF_BOOKING, "a booking")
     gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
     owner = _text(one["owner"], "owner")

@@ -1,6 +1,6 @@
-"""A run's journal read back: the events of one host's file, folded into what is known of the run.
+"""Replays a run's journal: folds the events of one host into a view of the run.
 
-The same fold serves the daemon (a run whose keeper has left), and the desktop (a run that it follows).
+The daemon replays runs whose keeper has exited, the desktop those that it follows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 def new_view(run_id: str) -> Event:
-    """What is known of a run before its first event."""
+    """The view of a run before its first event."""
     return {
         "run_id": run_id,
         "state": "draft",
@@ -33,14 +33,14 @@ def new_view(run_id: str) -> Event:
 
 
 def apply(view: Event, event: Event) -> None:
-    """Takes one event into `view`, in the journal's order. An event of an unknown kind only moves `as_of`."""
+    """Applies one event to `view`, in the journal's order. An unknown event only updates `as_of`."""
     view["as_of"] = event["time"]
     view["seen"] = [event["epoch"], event["seq"]]
     kind = event["event"]
     if kind == "run_state":
         view["state"] = event["state"]
         view["waiting_for"] = event.get("waiting_for")
-        # What had made a run restart is over once it runs.
+        # The cause of a restart is over once the run is running.
         view["reason"] = event.get("reason") or ("" if event["state"] == "running" else view["reason"])
     elif kind == "replica_state":
         replica = view["replicas"].setdefault(event["replica"], {"name": event["replica"], "restarts": 0})
@@ -72,7 +72,7 @@ def apply(view: Event, event: Event) -> None:
 
 
 def fold(run_id: str, events: Iterable[Event]) -> Event:
-    """What is known of a run after `events`."""
+    """The view of a run after `events`."""
     view = new_view(run_id)
     for event in events:
         apply(view, event)

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, one message a line, size-capped (https://www.jsonrpc.org/specification)."""
+"""JSON-RPC 2.0 with one message per line of limited size (https://www.jsonrpc.org/specification)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 APPLICATION_ERROR = -32000
-"""Ours: `data` holds {"code": short word, "hint": what to do}."""
+"""Error number of Torchyard; `data` holds {"code": short word, "hint": what to do}."""
 
 RequestId = Union[int, str]
 
 
 class RpcError(Exception):
-    """The other side answered with an error: a sentence, a short code, and what to do about it."""
+    """An error response: a message, a short code, and a hint what to do."""
 
     def __init__(self, message: str, code: str = "internal", hint: str = "", number: int = APPLICATION_ERROR):
         super().__init__(message)
@@ -31,12 +31,12 @@ class RpcError(Exception):
 
 
 class MalformedMessage(ValueError):
-    """A line that is no JSON-RPC message."""
+    """A line that is not a JSON-RPC message."""
 
 
 def _line(message: dict[str, Any]) -> bytes:
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
-    line = text.encode("utf-8", "surrogatepass") + b"\n"  # names of files are not UTF-8 everywhere; json.loads takes it
+    line = text.encode("utf-8", "surrogatepass") + b"\n"  # file names may not be UTF-8; json.loads accepts surrogates
     if len(line) > MAX_LINE:
         raise ValueError(f"a message of {len(line)} bytes is over the limit of {MAX_LINE}")
     return line
@@ -60,7 +60,7 @@ def error_response(id: RequestId | None, error: RpcError) -> bytes:
 
 
 def error_of(message: dict[str, Any]) -> RpcError:
-    """The error in a response that holds one."""
+    """The error of an error response."""
     raw = message.get("error")
     error: dict[str, Any] = raw if isinstance(raw, dict) else {}
     raw_data = error.get("data")
@@ -75,10 +75,7 @@ def error_of(message: dict[str, Any]) -> RpcError:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """One message out of one line.
-
-    Raises MalformedMessage for anything that is not a JSON object marked as JSON-RPC 2.0.
-    """
+    """Parses one line. Raises MalformedMessage unless it is a JSON-RPC 2.0 object."""
     try:
         message = json.loads(line)
     except (ValueError, UnicodeDecodeError, RecursionError) as error:

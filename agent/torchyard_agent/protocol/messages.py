@@ -1,4 +1,4 @@
-"""The JSON that desktop, daemon and keeper hand each other about a run, as typed dictionaries."""
+"""Parameters and results of the methods about runs, as typed dictionaries."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any, TypedDict
 
 
 class RankShare(TypedDict):
-    """One process of a replica."""
+    """One rank of a replica, as its keeper starts it."""
 
     rank: int | None
-    """Its RANK in the trainers' world; None outside it (servers, reducers, evaluators)."""
+    """RANK in the trainers' world; None for servers, reducers and evaluators."""
     local_rank: int
     argv: list[str]
     env: dict[str, str]
-    """All of its environment beyond the login's, but for what only the host knows (see `keeper.ranks`)."""
+    """Variables in addition to the login's and those of the host (see `keeper.processes.rank_process`)."""
 
 
 class ReplicaShare(TypedDict):
-    """One replica as the keeper of its host starts it."""
+    """One replica, as its keeper starts it."""
 
     name: str
     role: str
@@ -27,12 +27,12 @@ class ReplicaShare(TypedDict):
     trainer: bool
     gpus: list[str]
     generation: int
-    """How often its gang has been restarted."""
+    """The number of its gang's restarts."""
     ranks: list[RankShare]
 
 
 class ReplicaPlan(TypedDict):
-    """One replica as it was planned: what does not depend on who else takes part (see `contract`)."""
+    """One planned replica, without what depends on the others that take part (see `rank_environment`)."""
 
     name: str
     role: str
@@ -43,25 +43,25 @@ class ReplicaPlan(TypedDict):
     trainer: bool
     gpus: list[str]
     processes: int
-    """How many ranks it is."""
+    """The number of its ranks."""
     address: str
     """`host:port` on the data network."""
     run_dir: str
     """The run's folder on its host."""
     argv: list[str]
-    """With the placeholders of `program.args` and `program.command` still in it."""
+    """With the placeholders of `program.args` and `program.command` unreplaced."""
     env: dict[str, str]
 
 
 class Master(TypedDict):
-    """Where a torch world's first rank serves its store, as planned."""
+    """The planned address of a torch world's store, which its first rank serves."""
 
     replica: str
     port: Any
 
 
 class Cluster(TypedDict):
-    """What all replicas of a run have in common."""
+    """The settings that all replicas of a run share."""
 
     run_id: str
     launcher: str
@@ -70,82 +70,82 @@ class Cluster(TypedDict):
     tf_master_name: str
     trial: str | None
     several: bool
-    """Whether the run was planned with more than one replica: then TF_CONFIG is set."""
+    """Whether the run was planned with several replicas, so that TF_CONFIG is set."""
     job: dict[str, Any]
     """The topology, for CLUSTER_SPEC's `job`."""
     masters: dict[str, Master]
     """By gang."""
     options: dict[str, Any]
-    """The whole strategy block, defaults and all, and what else `torchyard_roles` goes by (TORCHYARD_OPTIONS)."""
+    """TORCHYARD_OPTIONS: the strategy block with its defaults, and other options of `torchyard_roles`."""
 
 
 class Policy(TypedDict):
-    """When a run ends, and how patient it is. Seconds."""
+    """When a run ends, and its timeouts in seconds."""
 
     ends_with: str
     stop_grace_s: float
     failure_grace_s: float
     host_wait_s: float
     max_restarts: int
-    """A gang."""
+    """The most restarts of a gang."""
     min_replicas: dict[str, int]
-    """By pool: how few are enough to go on without a lost host."""
+    """By pool: the fewest replicas with which the run continues without a lost host."""
 
 
 class Prepare(TypedDict):
-    """`run.prepare`: what a host needs before anyone knows the others' ports."""
+    """Parameters of `run.prepare`, before the ports of other hosts are known."""
 
     run_id: str
     name: str
     host: str
     secret: str
-    """64 hex digits: the gang link's key. Kept in the keeper's memory only; ranks are given a key made from it."""
+    """64 hex digits: the gang link's key. Kept in the keeper's memory only; ranks get a derived key."""
     snapshot: str | None
-    """Root hash of the working folder in the store; None where the run has none."""
+    """Root hash of the working folder's snapshot; None if the run has none."""
     gpus: list[str]
     """UUIDs to lock."""
     ports: int
-    """How many ports to hold, beside the gang link's."""
+    """The number of ports to hold, without the gang link's."""
     port_range: list[int] | None
-    """[first, last] that the firewall lets through, or None for any."""
+    """[first, last] that the firewall admits; None for any."""
     data_address: str | None
-    """The host's address on the data network; None lets the host find it."""
+    """The host's address on the data network; None: the host finds it."""
     interface: str | None
     towards: str | None
-    """Where `data_address` is None: the address of the primary, to see which own address leads there."""
+    """If `data_address` is None: the primary's address; the own address that reaches it is used."""
     resume_from: str | None
-    """A run that has ended, whose newest checkpoint on this host the new one begins with."""
+    """An ended run whose newest checkpoint on this host the new run resumes from."""
     later: bool
-    """The run is scheduled: its GPUs are locked at its start, and not now."""
+    """The run is scheduled: its GPUs are locked at its start."""
     record: dict[str, Any]
-    """Kept in `run.json` for other desktops: the topology's text, the planned replicas, who launched it."""
+    """Kept in `run.json` for other desktops: topology text, planned replicas, and the launching user."""
 
 
 class Warm(TypedDict):
-    """`run.warm`: interpreters that start while a launch still checks and sends. See docs/architecture.md."""
+    """Parameters of `run.warm`: interpreters that start during the checks of a launch (docs/architecture.md)."""
 
     run_id: str
     host: str
     replicas: list[ReplicaShare]
-    """Those of the host, as far as they are planned: what is only known at the start stands in as any text."""
+    """The replicas of the host; values that are known only at the start are placeholders."""
     run_dir: str
-    """The text that stands for the run's folder."""
+    """The placeholder of the run's folder."""
     imports: list[str]
     """Modules to import."""
 
 
 class Prepared(TypedDict):
-    """The answer to `run.prepare`."""
+    """The result of `run.prepare`."""
 
     pid: int
-    """The keeper's."""
+    """PID of the keeper."""
     address: str
     interface: str
     ports: list[int]
     gang_port: int
     run_dir: str
     checkpoint: str
-    """The checkpoint that `resume_from` gave, by its folder's name; empty where there is none."""
+    """The folder name of the checkpoint from `resume_from`; empty if there is none."""
 
 
 class Member(TypedDict):
@@ -155,7 +155,7 @@ class Member(TypedDict):
 
 
 class Start(TypedDict):
-    """`run.start`, to the primary's keeper alone: the whole run. It hands each member its share."""
+    """Parameters of `run.start`, to the primary's keeper: the whole run."""
 
     members: list[Member]
     """The primary first."""
@@ -169,16 +169,16 @@ class Start(TypedDict):
     """Values by name; in memory and in the ranks' environment only."""
     notify: str | None
     carry: bool
-    """Whether the keepers carry checkpoints: the hosts share no folder for them."""
+    """Whether the keepers replicate checkpoints: the hosts share no folder for them."""
     spare_imports: list[str]
-    """Modules that a spare interpreter of each rank imports while the run trains; empty: there are no spares."""
+    """Modules that a spare interpreter of each rank imports while the run trains; empty if there are no spares."""
     start_at: Any
-    """When it begins by itself: RFC 3339 with an offset, or seconds since 1970; None for now."""
+    """Start time: RFC 3339 with an offset, or seconds since 1970; None for now."""
     booking: Any
-    """{`id`, `owner`, `end`, `stop_at_end`} of the booking that it runs in, or None."""
+    """{`id`, `owner`, `end`, `stop_at_end`} of the run's booking, or None."""
 
 
 class Join(TypedDict):
-    """`run.join`, to every other keeper."""
+    """Parameters of `run.join`, to all other keepers."""
 
     primary: Member

@@ -1,7 +1,7 @@
-"""What a training script reports to its keeper: one JSON datagram, lossy, latest wins.
+"""Metrics reports of training scripts to their keeper: JSON datagrams that may be lost; the latest counts.
 
 The keeper's address is in the environment variable `TORCHYARD_REPORT`, an abstract Unix socket's name with `@`
-for its leading NUL byte. A report that cannot be sent at once is dropped: training never waits for it.
+for its leading NUL byte. A report that cannot be sent at once is dropped, so that training never waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
     *("version", "clients", "bytes_s"),
 )
-"""Numbers a report may hold: optimizer steps done; loss; samples a second of this rank; seconds a step spends
+"""Metrics of a report: optimizer steps done; loss; samples a second of this rank; seconds a step spends
 computing, exchanging and waiting for others; versions a pull is behind; pushes that the servers have dropped so far;
 steps skipped so far because their gradients were not finite.
 
@@ -29,7 +29,7 @@ the seconds that its newest round waited for the last trainer, its `staleness` t
 
 
 MOST_NAMES = 32
-"""Names of a script's own beside METRICS that are kept of a replica."""
+"""The most custom metrics of a replica that are kept."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
@@ -39,7 +39,7 @@ def is_name(name: object) -> bool:
 
 
 def own(metrics: object) -> dict[str, float | None]:
-    """The numbers of a script's own: those beside METRICS, by valid names, the first 32. None is no number, as NaN."""
+    """Custom metrics: the first MOST_NAMES others than METRICS with valid names. None stands for NaN and infinities."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -49,7 +49,7 @@ def own(metrics: object) -> dict[str, float | None]:
 
 
 def kept(metrics: object) -> dict[str, Any]:
-    """What is kept of a replica's numbers that another host has sent: METRICS, and the script's own."""
+    """The valid part of metrics that another host has sent: METRICS and custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
     return {**{name: metrics[name] for name in METRICS if name in metrics}, **own(metrics)}
@@ -61,13 +61,14 @@ def not_finite(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def of_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The METRICS of a journal's `report`, which has null for an unknown value too: None for one that is not finite."""
+    """The METRICS of a journal's `report`; None stands for values that are not finite. There, null also means
+    unknown."""
     names = event.get("not_finite", ())
     return {name: event.get(name) for name in METRICS if event.get(name) is not None or name in names}
 
 
 def own_of_event(event: Mapping[str, Any]) -> dict[str, float | None]:
-    """The same of the numbers of a script's own."""
+    """The custom metrics of a journal's `report`."""
     custom = event.get("custom")
     return own({**(custom if isinstance(custom, Mapping) else {}), **dict.fromkeys(event.get("not_finite", ()))})
 
@@ -77,7 +78,7 @@ def encode(replica: str, local_rank: int, metrics: dict[str, float]) -> bytes:
 
 
 def decode(datagram: bytes) -> tuple[str, int, dict[str, float]] | None:
-    """(replica, local rank, metrics), or None for a datagram that is no report."""
+    """(replica, local rank, metrics), or None for an invalid datagram."""
     if len(datagram) > MAX_REPORT:
         return None
     try:

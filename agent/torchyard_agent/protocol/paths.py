@@ -1,10 +1,9 @@
-"""Where things lie on a host: folders below the agent's, and names of abstract Unix sockets.
+"""Paths of the agent's files on a host, and names of its abstract Unix sockets.
 
-Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all else
-lies below a folder named after the host. Abstract sockets leave nothing stale behind, and any user of the host may
-bind any name. The daemon's and the GPUs' names are fixed, since binding one is the lock against a second owner; all
-others are random, so that no other user can bind them first. Hosts that share a machine have network namespaces of
-their own, hence sockets too.
+Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all other files lie
+below a folder named after the host. Abstract sockets leave no stale files, but any user of the host may bind any name.
+The names of the daemon and of GPUs are fixed, since binding one is a lock; all others are random, so that no other user
+can bind them first. Hosts on one machine have network namespaces, hence sockets, of their own.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ def store_dir(agent_dir: str) -> str:
 
 
 def archive_dir(agent_dir: str, sha256: str) -> str:
-    """Where the agent's archive with this hash is unpacked."""
+    """The folder of the unpacked agent archive with this hash."""
     return os.path.join(store_dir(agent_dir), sha256)
 
 
 def snapshot_dir(agent_dir: str, root: str) -> str:
-    """Where the working folder with this root hash is kept."""
+    """The folder of the snapshot with this root hash."""
     return os.path.join(store_dir(agent_dir), "snapshots", root)
 
 
 def host_dir(agent_dir: str, node: str) -> str:
-    """What belongs to this host alone."""
+    """The folder of this host."""
     return os.path.join(agent_dir, "hosts", node)
 
 
@@ -45,38 +44,37 @@ def runs_dir(agent_dir: str, node: str) -> str:
 
 
 def run_dir(agent_dir: str, node: str, run_id: str) -> str:
-    """A run on one host: `work/` (its copy of the code), `outputs/`, `logs/`, `errors/`, `journal.jsonl`."""
+    """The folder of a run on a host: `work/` (a copy of the code), `outputs/`, `logs/`, `errors/`, `journal.jsonl`."""
     return os.path.join(runs_dir(agent_dir, node), run_id)
 
 
 def is_run(run_dir: str) -> bool:
-    """Whether the folder is a run's. A script that writes to `../../data` from its working folder puts that beside the
-    runs."""
+    """Whether the folder is a run's; a script may have created others beside the runs (`../../data`)."""
     return any(os.path.exists(os.path.join(run_dir, name)) for name in ("keeper.log", "run.json", "journal.jsonl"))
 
 
 def archive_note(run_dir: str) -> str:
-    """File that holds the SHA-256 of the archive that the run's keeper runs out of."""
+    """The file with the SHA-256 of the archive that the run's keeper runs from."""
     return os.path.join(run_dir, "archive")
 
 
-def housekeeping_state(agent_dir: str, node: str) -> str:
-    """File whose time says when housekeeping was last done; it holds the sizes of ended runs, by ID."""
+def gc_state(agent_dir: str, node: str) -> str:
+    """The file with the sizes of ended runs; its time is that of the last garbage collection."""
     return os.path.join(host_dir(agent_dir, node), "housekeeping.json")
 
 
 def log_name(replica: str, local_rank: int) -> str:
-    """The log's file name: one file per rank, so that ranks never garble each other's lines."""
+    """The log's file name: one file per rank, so that lines of ranks are never mixed."""
     return f"{replica}.log" if local_rank == 0 else f"{replica}.{local_rank}.log"
 
 
 def scope(agent_dir: str) -> str:
-    """One user may keep several agent folders (tests do); each has sockets of its own."""
+    """The part of socket names that distinguishes several agent folders of one user, as in tests."""
     return hashlib.sha256(os.fsencode(agent_dir)).hexdigest()[:12]
 
 
 def daemon_socket(agent_dir: str, uid: int) -> str:
-    """Abstract address of the daemon."""
+    """The daemon's abstract address."""
     return f"\0torchyard/{uid}/{scope(agent_dir)}/daemon"
 
 
@@ -86,10 +84,10 @@ def random_socket(uid: int) -> str:
 
 
 def keeper_note(run_dir: str) -> str:
-    """Symbolic link to the name of the socket at which the run's keeper is, without its leading NUL."""
+    """The symbolic link whose target is the name of the keeper's socket, without its leading NUL."""
     return os.path.join(run_dir, "keeper.socket")
 
 
 def gpu_socket(uuid: str) -> str:
-    """Abstract address whose bind is the lock on a GPU, for all users of the host."""
+    """The abstract address that is bound as the lock on a GPU, for all users of the host."""
     return f"\0torchyard/gpu/{uuid}"

@@ -1,4 +1,4 @@
-"""The `{…}` in `args` and `command` that stand for something of the run. All other braces stay as they are."""
+"""Placeholders such as `{rank}` in `args` and `command`; other braces stay unchanged."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(NAMES) + r")\}")
 
 
 def fill(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Replaces each name by its value, once: what a value says is not looked at again."""
+    """Replaces each placeholder by its value; values are not expanded again."""
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]

@@ -1,17 +1,16 @@
-"""What every rank is started with: torchrun's contract, Torchyard's own, CLUSTER_SPEC, TF_CONFIG, its command. Pure.
+"""Computes the environment and command of each rank: torchrun's variables, TORCHYARD_*, CLUSTER_SPEC, TF_CONFIG. Pure.
 
-The desktop plans; which replicas take part is only known on the hosts, since a gang may go on without a host that was
-lost. So ranks, world sizes and addresses are worked out here, from what was planned and who takes part right now:
-by the primary's keeper before each generation, and by `torchyard plan`.
+Ranks, world sizes and addresses depend on which replicas take part, since a gang may continue without a lost host. They
+are computed from the plan by the primary's keeper before each generation, and by `torchyard plan`.
 
-Trainers under launcher torch get torchrun's contract (torch 2.13: `LocalElasticAgent._start_workers`). A node of it is
-what one torchrun would have started: a replica with GPUs, which sees no others, so that `cuda:LOCAL_RANK` is its own;
-and all replicas of a world without GPUs on one host. Others see nothing of the trainers' world: a server or evaluator
-that finds RANK and MASTER_ADDR would try to join it. CLUSTER_SPEC is as Vertex AI gives it
-(https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG as TensorFlow reads it.
+Trainers under launcher torch get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is what
+one torchrun would start: a replica with GPUs, which sees no others, so that `cuda:LOCAL_RANK` is its own; or all
+replicas of a world without GPUs on one host. Other roles get no variables of the trainers' world: a server or evaluator
+with RANK and MASTER_ADDR would try to join it. CLUSTER_SPEC is that of Vertex AI
+(https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG that of TensorFlow.
 
-`torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, which goes with TORCHYARD_STORE, is none of them:
-it is a secret, and each keeper makes it itself when it spawns a rank.
+`torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, which belongs to TORCHYARD_STORE, is a secret that each
+keeper derives when it spawns a rank.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ VARIABLES_OF_A_RANK = frozenset(
         *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "CLUSTER_SPEC"),
     )
 )
-"""Those that say a process's place in a cluster, beside TORCHYARD_… and TORCHELASTIC_…."""
+"""Variables with a process's place in a cluster, in addition to TORCHYARD_* and TORCHELASTIC_*."""
 _READ_AT_START = (
     *(
         "PYTHON",
@@ -56,25 +55,25 @@ class _Task(NamedTuple):
 
 
 class _Seat(NamedTuple):
-    """A trainer's place among those that take part."""
+    """A trainer's position among the trainers that take part."""
 
     first_rank: int
-    """Of its ranks among all trainers."""
+    """The first of its ranks among all trainers."""
     first_world_rank: int
-    """Of its ranks in its torch world."""
+    """The first of its ranks in its torch world."""
     node_rank: int
-    """Of its replica in its torch world."""
+    """The rank of its node in its torch world."""
     node: tuple[str, str]
-    """Its node in torchrun's sense: (host, replica where it has GPUs)."""
+    """Its torchrun node: (host, replica if it has GPUs)."""
     first_local_rank: int
-    """Of its ranks on its node."""
+    """The first of its ranks on its node."""
 
 
 class _Node(NamedTuple):
     rank: int
-    """Among the nodes of its torch world."""
+    """The rank among the nodes of its torch world."""
     size: int
-    """Ranks."""
+    """The number of ranks."""
 
 
 class _World(NamedTuple):
@@ -84,14 +83,14 @@ class _World(NamedTuple):
 
 
 def is_read_at_start(name: str) -> bool:
-    """Whether an interpreter's start or the import of torch may read an environment variable."""
+    """Whether an environment variable may be read at the start of an interpreter or the import of torch."""
     return name.startswith(_READ_AT_START) and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
 
 
 class Contract:
-    """Ranks and variables of a run, for the replicas that take part. `replicas` are in plan order.
+    """Ranks and variables of a run for the `replicas` that take part, in plan order.
 
-    `store`: where the primary's keeper serves the join store, `address:port`; unused where the run has none.
+    `store`: the join store's `address:port` at the primary's keeper; unused if the run has none.
     """
 
     def __init__(self, cluster: Cluster, replicas: Sequence[ReplicaPlan], store: str = ""):
@@ -125,7 +124,7 @@ class Contract:
         self._world_size += replica["processes"]
 
     def share(self, replica: ReplicaPlan, generation: int = 0) -> ReplicaShare:
-        """The replica as the keeper of its host starts it; `generation` counts its gang's restarts."""
+        """The replica as its keeper starts it; `generation` counts its gang's restarts."""
         return ReplicaShare(
             name=replica["name"],
             role=replica["role"],
@@ -170,7 +169,7 @@ class Contract:
     # Torchyard's own
 
     def _common_variables(self, store: str) -> dict[str, str]:
-        """What is the same for all replicas."""
+        """The variables that are the same for all replicas."""
         variables = {"TORCHYARD_GROUPS": str(max(1, len(self._worlds)))}
         if self._cluster.get("options"):
             variables["TORCHYARD_OPTIONS"] = json.dumps(self._cluster["options"], separators=(",", ":"))
@@ -212,15 +211,15 @@ class Contract:
             "TORCHELASTIC_RUN_ID": self._cluster["run_id"],
             "TORCHELASTIC_RESTART_COUNT": str(generation),
             "TORCHELASTIC_MAX_RESTARTS": str(self._cluster["max_restarts"]),
-            # No agent of torch's keeps a store here: rank 0 serves it.
+            # Without a torchrun agent, rank 0 serves the store.
             "TORCHELASTIC_USE_AGENT_STORE": "False",
-            # A node may be several replicas: `torchyard_roles` counts within its own.
+            # A node may have several replicas; `torchyard_roles` counts within its own replica.
             "TORCHYARD_PROCESS": str(local_rank),
             "TORCHYARD_PROCESSES": str(replica["processes"]),
         }
 
     def _master(self, gang: str) -> tuple[str, str]:
-        """Where rank 0 of a gang's world serves its store: the planned port, unless another has become rank 0."""
+        """The address of the store of a gang's world: the planned port, unless another replica has become rank 0."""
         first = self._worlds[gang].members[0]
         address, own_port = _address_and_port(first["address"])
         planned = self._cluster["masters"].get(gang)
@@ -231,7 +230,7 @@ class Contract:
     # CLUSTER_SPEC and TF_CONFIG
 
     def _cluster_variables(self, replica: ReplicaPlan) -> dict[str, str]:
-        """CLUSTER_SPEC, and TF_CONFIG where the run has more than one replica and TensorFlow knows the role."""
+        """CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and TensorFlow has the role."""
         variables = {"CLUSTER_SPEC": self._variable(self._pools, self._pool_tasks[replica["name"]])}
         if self._cluster["several"] and replica["name"] in self._tf_tasks:
             variables["TF_CONFIG"] = self._variable(self._types, self._tf_tasks[replica["name"]])
@@ -242,7 +241,7 @@ class Contract:
         if self._cluster["trial"] is not None:
             described["trial"] = self._cluster["trial"]
         value = {"cluster": cluster, "environment": "cloud", "task": described}
-        return f'{json.dumps(value, separators=(",", ":"))[:-1]},"job":{self._job}}}'  # the job is the same to all
+        return f'{json.dumps(value, separators=(",", ":"))[:-1]},"job":{self._job}}}'  # the job is serialized once
 
     def _tasks(self, kind_of: Callable[[ReplicaPlan], str | None]) -> tuple[dict[str, list[str]], dict[str, _Task]]:
         """(addresses by type, task by replica), numbered within each type."""
@@ -256,18 +255,18 @@ class Contract:
         return members, tasks
 
     def _is_chief(self, replica: ReplicaPlan) -> bool:
-        """The one replica of rank 0 among all trainers; without a chief pool that is the first worker."""
+        """Whether the replica has rank 0 among all trainers; without a chief pool it is the first worker."""
         seat = self._seats.get(replica["name"])
         return seat is not None and seat.first_rank == 0
 
     def _worker_pool(self, replica: ReplicaPlan) -> str:
-        """Position decides the task: 0 the chief, 1 workers, 2 servers or reducers, 3 evaluators."""
+        """The worker pool by role: 0 the chief, 1 workers, 2 servers or reducers, 3 evaluators."""
         if self._is_chief(replica):
             return "workerpool0"
         return {"worker": "workerpool1", "evaluator": "workerpool3"}.get(replica["role"], "workerpool2")
 
     def _tf_type(self, replica: ReplicaPlan) -> str | None:
-        """TensorFlow's word for the role; None for reducers, which it has none for."""
+        """TensorFlow's name of the role; None for reducers."""
         if self._is_chief(replica):
             return self._cluster["tf_master_name"]
         return None if replica["role"] == "reducer" else replica["role"]
@@ -284,7 +283,7 @@ class Contract:
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # Who doesn't train is a world of its own, so that one command serves all pools.
+            # Other roles are worlds of their own, so that one command serves all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,
@@ -300,13 +299,13 @@ class Contract:
 
 
 def has_store(cluster: Cluster) -> bool:
-    """Whether the primary's keeper serves a join store: where a strategy lets the replicas meet."""
-    # An older desktop does not say its options: then nobody on a host looks for a store either.
+    """Whether the primary's keeper serves a join store: some strategies need one."""
+    # Older desktops send no options; their ranks use no store.
     return bool(cluster.get("options", {}).get("kind", "none") != "none")
 
 
 def group_of(gang: str) -> int:
-    """The worker group that a gang of trainers is; synchronous kinds have but the one, 0."""
+    """The worker group of a gang of trainers; 0 with synchronous strategies."""
     kind, _, number = gang.rpartition("-")
     return int(number) if kind == "group" and number.isdecimal() else 0
 

@@ -1,6 +1,6 @@
-"""States of a run and of a replica, and which may follow which.
+"""The states of runs and replicas.
 
-*Unknown* is not a state but the age of one: views hold (state, as_of).
+An unknown state is represented by the age of the last one: views hold (state, as_of).
 """
 
 from __future__ import annotations

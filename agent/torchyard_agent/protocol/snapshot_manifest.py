@@ -1,4 +1,4 @@
-"""How a working folder is described: the same on the desktop that sends it and on the host that keeps it."""
+"""The manifest of a working folder's snapshot, on the desktop and on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of two versions of ours is the newer one."""
+"""The order of Torchyard's versions."""
 
 from __future__ import annotations
 

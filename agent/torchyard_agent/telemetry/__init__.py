@@ -1,4 +1,4 @@
-"""What the agent measures on a host: the machine, its GPUs, and the processes of the replicas there.
+"""Measurements of a host: the machine, its GPUs, and the processes of the replicas there.
 
-Reads named files of /proc and NVML only, imports little, and starts no process while sampling.
+Only files of /proc and NVML are read; sampling starts no process, and the modules import little.
 """

@@ -1,4 +1,4 @@
-"""How much of the host this login may use: CPU affinity and the limits of its control groups, v1 and v2.
+"""The CPUs and memory that this login may use, by CPU affinity and the limits of control groups v1 and v2.
 
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html and .../cgroup-v1/
 """
@@ -13,11 +13,11 @@ from torchyard_agent.telemetry.procfs import read_or
 ROOT = "/sys/fs/cgroup"
 MEMBERSHIP = "/proc/self/cgroup"
 _UNLIMITED = 1 << 60
-"""v1 says "no limit" by a number of nearly 2**63 bytes."""
+"""In v1, no limit is a number of nearly 2**63 bytes."""
 
 
 def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
-    """CPUs that the processes of this login may keep busy, at least 1."""
+    """The number of CPUs that this login may use, at least 1."""
     count = float(len(os.sched_getaffinity(0)))
     for quota, period in _cpu_quotas(root, membership):
         count = min(count, quota / period)
@@ -25,7 +25,7 @@ def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
 
 
 def memory_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
-    """Memory of the host, or less where a control group allows less."""
+    """The host's memory, or the limit of a control group if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in _folders(root, membership, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -49,7 +49,7 @@ def _cpu_quotas(root: str, membership: str) -> Iterator[tuple[int, int]]:
 
 
 def _folders(root: str, membership: str, controller: str) -> Iterator[str]:
-    """The folders of our group and of all above it: each may set a limit."""
+    """The folders of this process's group and its parents, each of which may set a limit."""
     for line in read_or(membership).decode(errors="replace").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

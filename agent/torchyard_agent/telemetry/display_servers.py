@@ -1,8 +1,8 @@
-"""Which processes are on a GPU because a monitor is: by their executables, since a process chooses its own name.
+"""Recognizes display servers on a GPU, by their executables: a process can choose its own name.
 
-A display server runs an executable that root installed: a file of that name in a folder that root alone may write,
-and the very file that this process sees under that path (a user can mount another one there in a namespace of their
-own). It is on the driver's list of graphics processes alone.
+The executable must be installed by root: a file of a known name in a folder that only root may write, and the same file
+that this process sees under that path (a user can mount another one there in a namespace). A display server is only on
+the driver's list of graphics processes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ NAMES = frozenset(
     {"X", "Xorg", "Xwayland", "gnome-shell", "mutter", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"}
 )
 _DELETED = " (deleted)"
-"""What the kernel appends to the path of an executable that an upgrade has replaced."""
+"""The kernel's suffix to the path of an executable that was replaced."""
 
 
 def is_display_server(pid: int) -> bool | None:
-    """Whether the process runs a display server's executable; None where this user may not see which it runs."""
+    """Whether the process runs a display server's executable; None if its executable is hidden from this user."""
     link = f"/proc/{pid}/exe"
     try:
         path = os.readlink(link)
@@ -40,15 +40,15 @@ def is_display_server(pid: int) -> bool | None:
 
 
 def draws_screen(display_server: bool | None, name: str, computes: bool) -> bool:
-    """Whether a process does nothing on a GPU but draw. `computes`: it is on the list of compute processes.
+    """Whether a process only draws on a GPU. `computes`: it is on the list of compute processes.
 
-    `display_server` is `is_display_server`'s answer; where that is None the name decides.
+    `display_server` is the result of `is_display_server`; if it is None, the name decides.
     """
     return not computes and (name in NAMES if display_server is None else display_server)
 
 
 def _is_roots(about: os.stat_result) -> bool:
-    """Only root may change it."""
+    """Whether only root may change the file."""
     return about.st_uid == 0 and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

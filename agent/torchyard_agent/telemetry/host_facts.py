@@ -1,4 +1,4 @@
-"""What a host has: for `hosts check`, and for the planner."""
+"""The facts of a host for `hosts check` and the planner: hardware, driver, Python and disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Problem = dict[str, str]
 
 
 def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
-    """What this host has, ready for JSON. May take some seconds the first time; call it off the event loop.
+    """The facts as JSON. The first call may take some seconds and must not run on the event loop.
 
-    `hostname`, `kernel`, `cpus` (this login may use), `memory_gb` (GiB), `gpus` [{`index`, `uuid`, `name`,
-    `memory_mb` (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that it runs, or null),
-    `agent_python` and `python` ({`path`, `version`}; the training one's version is null where it does not run),
-    `torch`, `torch_cuda` (what torch was built for) and `numpy` (versions, or null), `disk_free_gb`, and `problems`
-    [{`code`, `message`, `hint`}]. `python`: the path that the fleet file gives, or None.
+    `hostname`, `kernel`, `cpus` (this login may use), `memory_gb` (GiB), `gpus` [{`index`, `uuid`, `name`, `memory_mb`
+    (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that it supports, or null),
+    `agent_python` and `python` ({`path`, `version`}; the training one's version is null if it does not run), `torch`,
+    `torch_cuda` (what torch was built for) and `numpy` (versions, or null), `disk_free_gb`, and `problems` [{`code`,
+    `message`, `hint`}]. `python`: the path in the fleet file, or None.
     """
     training = training_python.look(python)
     gpus, driver, driver_cuda, problems = _gpus()
@@ -60,7 +60,7 @@ SESSIONS_PROBLEM: Problem = {
 
 
 def disk_problem(folder: str, free_gb: float) -> Problem:
-    """The sentence about a disk that is nearly full."""
+    """The problem of a nearly full disk."""
     return {
         "code": "disk_nearly_full",
         "message": f"only {free_gb * 1024:.0f} MiB are free for {folder}",
@@ -69,7 +69,7 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
 
 
 def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
-    """The sentence where the host has NVIDIA's device files, hence GPUs, but NVML does not work; else None."""
+    """The problem of a host with NVIDIA's device files, hence GPUs, on which NVML does not work; else None."""
     if not any(map(os.path.exists, device_files)):
         return None
     return {
@@ -80,8 +80,8 @@ def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> P
 
 
 def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None, list[Problem]]:
-    """(GPUs, driver, its CUDA, problems). An NVML of its own, closed again: the sampler has another."""
-    from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable  # ctypes is imported when it is needed
+    """(GPUs, driver, its CUDA, problems). Opens an NVML of its own beside the sampler's."""
+    from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable  # imports ctypes, only if needed
 
     try:
         nvml = Nvml()

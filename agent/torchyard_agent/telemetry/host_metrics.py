@@ -1,4 +1,4 @@
-"""CPU, memory, load, network and disk of the host, as differences between two samples.
+"""Metrics of the host (CPU, memory, load, network, disk), as differences between two samples.
 
 Source of the files' fields: https://docs.kernel.org/filesystems/proc.html, Documentation/block/stat
 """
@@ -12,15 +12,15 @@ from torchyard_agent.telemetry import cgroup_limits
 from torchyard_agent.telemetry.procfs import read, read_all, read_or
 
 _SECTOR = 512
-"""Bytes: what /sys counts in, whatever the device's own sector is."""
+"""Bytes of a sector in /sys, independent of the device."""
 _LOOK_AGAIN_S = 60.0
-"""How often interfaces are listed anew."""
+"""Interval at which the interfaces are listed again."""
 _FREE_SPACE_S = 10.0
-"""How often free space is asked for: on a network file system that is a round trip."""
+"""Interval at which free space is read: on a network file system this is a round trip."""
 
 
 class HostMeter:
-    """Remembers the host's counters of the last sample. Rates are averages since then."""
+    """Keeps the counters of the last sample; rates are averages since then."""
 
     def __init__(self, agent_dir: str, now: float):
         self._agent_dir = agent_dir
@@ -104,10 +104,7 @@ class HostMeter:
 
 
 def data_interfaces(names: list[str]) -> list[str]:
-    """Interfaces that traffic between hosts can use: those with hardware behind them.
-
-    Where none has (a container, a namespace), all but the loopback.
-    """
+    """Interfaces for traffic between hosts: those with hardware, or all but the loopback if none has (a container)."""
     others = [name for name in names if name != "lo"]
     real = [name for name in others if os.path.exists(f"/sys/class/net/{name}/device")]
     return real or others
@@ -117,7 +114,7 @@ def disk_statistics_file(folder: str) -> str | None:
     """The kernel's counters of the block device below `folder`; None for network and memory file systems."""
     try:
         device = os.stat(folder).st_dev
-        if os.major(device) == 0:  # btrfs and overlays have no number of their own: ask what is mounted
+        if os.major(device) == 0:  # btrfs and overlays have no device number: the mounted device counts
             device = os.stat(_mount_source(device)).st_rdev
     except OSError:
         return None
@@ -135,9 +132,9 @@ def _mount_source(device: int) -> str:
 
 
 def free_space_gb(folder: str) -> tuple[float, float] | None:
-    """(free for this user, size) of the file system of `folder` in GiB; None where it cannot be asked.
+    """(free for this user, size) of the file system of `folder` in GiB; None if unknown.
 
-    A folder that is not there yet counts as its nearest parent.
+    For a folder that does not exist yet, its nearest parent counts.
     """
     while True:
         try:
@@ -159,7 +156,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def _memory() -> tuple[int, int]:
-    """(all, used) memory in MiB; what caches could give back counts as free."""
+    """(all, used) memory in MiB; reclaimable caches count as free."""
     values = {}
     for line in read("/proc/meminfo", 512).split(b"\n")[:5]:
         name, _, rest = line.partition(b":")
@@ -174,5 +171,5 @@ def _load() -> float:
 
 
 def _rate(difference: int, elapsed: float) -> int:
-    """Per second. A counter that went back (a driver reloaded) says nothing, so 0."""
+    """Per second; 0 if the counter decreased, as after a reload of the driver."""
     return round(max(difference, 0) / elapsed)

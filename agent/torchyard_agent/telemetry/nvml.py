@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this host and what they are doing. A GPU that fails becomes a sentence, never an exception."""
+"""Samples the NVIDIA GPUs of this host. A failed GPU is reported as a `problem`, not as an exception."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torchyard_agent.telemetry.nvml_bindings import NvmlLibrary, NvmlUnavailable
 __all__ = ["Gpu", "Nvml", "NvmlUnavailable"]
 
 _ECC_EVERY = 10
-"""Samples between two questions for ECC errors: they are rare, and the question is slow."""
+"""ECC errors are read every so many samples: they are rare, and the call is slow."""
 _MAX_EVENTS = 16
-"""XID events taken in a sample; the next one takes the rest."""
+"""The most XID events that are read in one sample."""
 
 
 class Gpu:
-    """One GPU: what does not change, and what the driver told about it last."""
+    """One GPU: its constants, and its last slow or rare values."""
 
     __slots__ = ("ecc_errors", "handle", "index", "memory_mb", "name", "problem", "unsupported", "uuid", "xid")
 
@@ -32,18 +32,18 @@ class Gpu:
         self.ecc_errors: int | None = None
         self.xid: dict[str, Any] | None = None
         self.unsupported: set[str] = set()
-        """What this GPU or driver does not tell; not asked for again."""
+        """Values that this GPU or driver does not support."""
 
 
 class _GpuFailed(Exception):
-    """The GPU itself does not answer any more; holds NVML's error code."""
+    """The GPU does not respond; holds NVML's error code."""
 
 
 class Nvml:
-    """NVML, open. Close it when nobody watches: an open one keeps the driver from being replaced."""
+    """An open NVML. Close it when idle: while it is open, the driver cannot be replaced."""
 
     def __init__(self) -> None:
-        """Raises NvmlUnavailable, which says why."""
+        """Raises NvmlUnavailable."""
         self._library = NvmlLibrary()
         self._samples = 0
         self._capacity = 64
@@ -83,7 +83,7 @@ class Nvml:
         return text.value.decode(errors="replace")
 
     def cuda_version(self) -> str | None:
-        """The newest CUDA that the driver can run: `12.4`."""
+        """The newest CUDA that the driver supports, such as `12.4`."""
         version = ctypes.c_int()
         function = self._library.cuda_version
         if function is None or function(ctypes.byref(version)) != library.SUCCESS or version.value <= 0:
@@ -91,10 +91,10 @@ class Nvml:
         return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
     def health(self, gpu: Gpu) -> dict[str, Any]:
-        """What a GPU has suffered: {`bus_id`, `ecc_errors`, `repair_pending`, `repair_failed`, `problem`}.
+        """The health of a GPU: {`bus_id`, `ecc_errors`, `repair_pending`, `repair_failed`, `problem`}.
 
-        `bus_id` as the kernel's log writes it (`0000:3b:00`). `repair_pending`: memory is mapped anew at the GPU's next
-        reset; `repair_failed`: there is no spare memory left. What it does not tell is None.
+        `bus_id` is in the format of the kernel log (`0000:3b:00`). `repair_pending`: memory is remapped at the next
+        reset; `repair_failed`: no spare memory is left. Unsupported values are None.
         """
         found: dict[str, Any] = dict.fromkeys(("bus_id", "ecc_errors", "repair_pending", "repair_failed"))
         found["problem"] = gpu.problem
@@ -116,14 +116,14 @@ class Nvml:
         return found
 
     def running(self, gpu: Gpu) -> list[dict[str, Any]]:
-        """Processes on the GPU: [{`pid`, `memory_mb`, `computes`}]; none where it does not answer."""
+        """Processes on the GPU: [{`pid`, `memory_mb`, `computes`}]; empty if it does not respond."""
         try:
             return self._running(gpu) if gpu.handle is not None else []
         except _GpuFailed:
             return []
 
     def sample(self) -> list[dict[str, Any]]:
-        """Each GPU now; names and units in `Sampler.sample`. A value that the GPU does not tell is None."""
+        """The state of all GPUs; names and units as in `Sampler.sample`. Unsupported values are None."""
         self._take_xids()
         entries = [self._sample(gpu) for gpu in self.gpus]
         self._samples += 1
@@ -187,7 +187,7 @@ class Nvml:
         return entry
 
     def _ask(self, gpu: Gpu, what: str, function: Any, *arguments: Any) -> bool:
-        """True where NVML answered into `arguments`. Raises _GpuFailed where the GPU is gone."""
+        """Calls NVML, which writes to `arguments`; returns whether it succeeded. Raises _GpuFailed."""
         if function is None or what in gpu.unsupported:
             return False
         code = function(gpu.handle, *arguments)
@@ -231,7 +231,7 @@ class Nvml:
         return int(errors.value) if self._ask(gpu, "ecc", self._library.ecc, *selectors, ctypes.byref(errors)) else None
 
     def _running(self, gpu: Gpu) -> list[dict[str, Any]]:
-        """PIDs on the GPU and their memory there. One that computes and draws is on both lists: it counts once."""
+        """Processes on the GPU with their memory. One on both lists, compute and graphics, is listed once."""
         found: dict[int, int | None] = {}
         computing: set[int] = set()
         for what, function in (("compute", self._library.compute), ("graphics", self._library.graphics)):
@@ -245,7 +245,7 @@ class Nvml:
     def _process_list(self, gpu: Gpu, what: str, function: Any) -> list[tuple[int, int | None]]:
         layout = self._library.process
         count = ctypes.c_uint(self._capacity)
-        for _ in range(3):  # more may have come each time
+        for _ in range(3):  # the list may have grown each time
             if function is None or what in gpu.unsupported:
                 return []
             code = function(gpu.handle, ctypes.byref(count), self._processes)
@@ -271,7 +271,7 @@ class Nvml:
         return f"{who} does not answer: {self._library.error_text(code)}."
 
     def _listen_for_xids(self) -> None:
-        """Asks the driver to tell of its XID errors. They are a comfort: without them all else works."""
+        """Subscribes to XID errors; failures are ignored."""
         nvml = self._library
         if not (nvml.event_set_create and nvml.event_register and nvml.event_wait):
             return
@@ -297,4 +297,4 @@ class Nvml:
 
 
 _FATAL = frozenset({1, 9, library.GPU_IS_LOST, 16, 18})
-"""Codes after which nothing else is worth asking: not initialised, no driver, lost, reset required, driver replaced."""
+"""Codes after which no other call can succeed: not initialized, no driver, lost, reset required, driver replaced."""

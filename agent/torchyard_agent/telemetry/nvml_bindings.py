@@ -1,8 +1,7 @@
-"""NVIDIA's management library by ctypes: which functions there are, and how their structures lie in memory.
+"""ctypes bindings of NVIDIA's management library: functions and structures.
 
-The dynamic loader finds it, so LD_LIBRARY_PATH works. Each function is looked for under its newest name first:
-drivers from R418 on are in use, and each knows the names up to its own time.
-Source: https://docs.nvidia.com/deploy/nvml-api/ and nvml.h of CUDA 11 to 13.
+The dynamic loader finds the library, so LD_LIBRARY_PATH works. Functions are looked up by their newest name first,
+since drivers from R418 on are in use. Source: https://docs.nvidia.com/deploy/nvml-api/ and nvml.h of CUDA 11 to 13.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CLOCK_SM = 1
 CLOCK_MEMORY = 2
 ECC_UNCORRECTED = 1
 ECC_VOLATILE = 0
-"""Since the driver was loaded."""
+"""Counters since the driver was loaded."""
 EVENT_XID = 0x8
 
 THROTTLING = {
@@ -37,19 +36,19 @@ THROTTLING = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-"""Reasons for which clocks are lower than asked for. Idleness and clocks that somebody set are none."""
+"""Reasons for reduced clocks, without idleness and clocks set by a user."""
 
 NAME_BYTES = 96
 
 
 class Memory(ctypes.Structure):
-    """nvmlMemory_t: `used` includes what the driver keeps for itself."""
+    """nvmlMemory_t: `used` includes the driver's reserved memory."""
 
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
 class MemoryV2(ctypes.Structure):
-    """nvmlMemory_v2_t: `used` as nvidia-smi shows it."""
+    """nvmlMemory_v2_t: `used` as in nvidia-smi."""
 
     _fields_ = [
         ("version", ctypes.c_uint),
@@ -98,20 +97,20 @@ class EventData(ctypes.Structure):
 PROCESS_V1 = struct.Struct("@IQ")
 """nvmlProcessInfo_v1_t: PID, bytes of GPU memory."""
 PROCESS_V2 = struct.Struct("@IQII")
-"""nvmlProcessInfo_v2_t: and GPU and compute instance (MIG)."""
+"""nvmlProcessInfo_v2_t: also GPU and compute instance (MIG)."""
 PROCESS_PROTECTED = struct.Struct("@IQIIQ")
-"""And protected bytes: what the _v3 functions of some 530 and 535 drivers write, and no others before or since."""
+"""Also protected bytes: written only by the _v3 functions of some 530 and 535 drivers."""
 
 
 class NvmlUnavailable(Exception):
-    """NVML cannot be used on this host; says why."""
+    """NVML cannot be used on this host; the message gives the reason."""
 
 
 class NvmlLibrary:
     """The loaded library. A function that it does not export is None."""
 
     def __init__(self) -> None:
-        """Loads and initialises NVML. Raises NvmlUnavailable."""
+        """Loads and initializes NVML. Raises NvmlUnavailable."""
         try:
             self._library = ctypes.CDLL(SONAME)
         except OSError as error:
@@ -160,17 +159,17 @@ class NvmlLibrary:
         return None
 
     def error_text(self, code: int) -> str:
-        """NVML's own words for an error code."""
+        """NVML's text for an error code."""
         if self._error_string is None:
             return f"error {code}"
         return f"{(self._error_string(code) or b'').decode(errors='replace')} (NVML error {code})"
 
     def _process_function(self, kind: str) -> tuple[Any, struct.Struct]:
-        """The function that lists processes of a kind, and how it writes each."""
+        """The function that lists processes of a kind, and the format of its entries."""
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         newest = self.find(f"{name}_v3")
         if newest is not None:
-            # These two functions came together with the field that _v3 had for a while, and with its removal.
+            # These two functions were added together with the field that _v3 had for a time, and with its removal.
             protected = self.find("nvmlDeviceGetConfComputeMemSizeInfo") is not None
             removed = self.find("nvmlDeviceGetRunningProcessDetailList") is not None
             return newest, PROCESS_PROTECTED if protected and not removed else PROCESS_V2

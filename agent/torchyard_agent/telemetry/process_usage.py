@@ -14,19 +14,19 @@ from typing import Any
 from torchyard_agent.telemetry.procfs import read, read_all
 
 WALK_S = 3.0
-"""How often a tree is walked by the children of main threads, which is where most are started."""
+"""Interval of walks over the children of main threads, which start most processes."""
 WALK_THREADS_S = 20.0
-"""How often by those of all threads: a training process has dozens."""
+"""Interval of walks over the children of all threads, of which a training process has dozens."""
 MAX_OPEN_FILES = 256
-"""Stat files kept open, of the 1024 files that a process may usually have."""
+"""The most stat files that are kept open; the usual limit of a process is 1024 files."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Process:
-    """A process of a replica, by its open stat file: half the price of opening it each time.
+    """A process of a replica, by its open stat file, which halves the cost of a sample.
 
-    The open file stays that process's, also when the PID is given to another: then it only fails to be read.
+    The open file belongs to this process even if its PID is reused: reads fail once it has ended.
     """
 
     __slots__ = ("file", "pid", "ticks")
@@ -58,7 +58,7 @@ class _Process:
 
 
 class _Tree:
-    """What is remembered of one replica between samples."""
+    """The state of one replica between samples."""
 
     __slots__ = ("processes", "roots", "time", "walk_at", "walk_threads_at")
 
@@ -69,7 +69,7 @@ class _Tree:
         self.walk_at = self.walk_threads_at = 0.0
 
     def keep(self, pids: Iterable[int]) -> None:
-        """These are its processes now."""
+        """Sets the replica's processes."""
         wanted = dict.fromkeys(pids)
         for pid in self.processes.keys() - wanted.keys():
             self.processes.pop(pid).close()
@@ -93,7 +93,7 @@ class ProcessTrees:
         return {name: self._measure(self._trees[name], now) for name in replicas}
 
     def replica_of(self) -> dict[int, str]:
-        """Which replica each known PID belongs to."""
+        """The replica of each known PID."""
         return {pid: name for name, tree in self._trees.items() for pid in tree.processes}
 
     def _walk_due(self, replicas: Mapping[str, Sequence[int]], now: float) -> None:
@@ -105,7 +105,7 @@ class ProcessTrees:
                 continue
             threads = fresh or now >= tree.walk_threads_at
             tree.roots = list(roots)
-            # Spread over the samples, so that none of them pays for all.
+            # Spread over the samples, so that each has a part of the cost.
             tree.walk_at = now + WALK_S + 0.1 * (number % 10)
             if threads:
                 tree.walk_threads_at = now + WALK_THREADS_S + (number % 10)
@@ -139,7 +139,7 @@ class ProcessTrees:
 
 
 def descendants(roots: Iterable[int], all_threads: bool = True) -> list[int]:
-    """The roots and every process below them; of those that end meanwhile, some."""
+    """The roots and all processes below them; processes that end meanwhile may be missing."""
     found = list(dict.fromkeys(roots))
     seen = set(found)
     for pid in found:  # grows while it is walked
@@ -151,7 +151,7 @@ def descendants(roots: Iterable[int], all_threads: bool = True) -> list[int]:
 
 
 def descendants_by_parent(roots: Iterable[int], children: Mapping[int, Sequence[int]]) -> list[int]:
-    """The same from a table of who is whose child."""
+    """The same as `descendants`, from a table of children by parent."""
     found = list(dict.fromkeys(roots))
     for pid in found:
         found.extend(child for child in children.get(pid, ()) if child not in found)
@@ -159,7 +159,7 @@ def descendants_by_parent(roots: Iterable[int], children: Mapping[int, Sequence[
 
 
 def _stat_fields(line: bytes) -> list[bytes]:
-    """The fields of /proc/PID/stat from the third on; the second, a name in brackets, may hold anything."""
+    """The fields of /proc/PID/stat from the third on; the second, a name in brackets, may have any characters."""
     return line[line.rindex(b")") + 2 :].split(None, 22)
 
 

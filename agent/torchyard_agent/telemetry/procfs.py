@@ -1,4 +1,4 @@
-"""Reading the kernel's small text files with the fewest system calls and no buffering."""
+"""Reads the kernel's small text files with few system calls and without buffering."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read(path: str, size: int = 4096) -> bytes:
 
 
 def read_all(path: str) -> bytes:
-    """All of a file: what the kernel makes record by record comes in several reads."""
+    """The whole file, in several reads if the kernel returns it record by record."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts: list[bytes] = []
@@ -29,7 +29,7 @@ def read_all(path: str) -> bytes:
 
 
 def read_or(path: str, default: bytes = b"") -> bytes:
-    """The file's beginning, or `default` where it cannot be read."""
+    """The file's beginning, or `default` if it cannot be read."""
     try:
         return read(path)
     except OSError:
@@ -37,5 +37,5 @@ def read_or(path: str, default: bytes = b"") -> bytes:
 
 
 def boot_id() -> str:
-    """Changes with each start of the host; empty where the kernel does not say."""
+    """The ID of the host's current boot; empty if the kernel does not provide it."""
     return read_or("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()

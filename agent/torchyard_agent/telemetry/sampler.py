@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.nvml import Nvml
 
 _REOPEN_S = 300.0
-"""How long after opening NVML, or failing to, it is opened anew: a driver may have come, a lost GPU been reset."""
+"""Interval at which NVML is reopened after a problem: a driver may have been installed, or a lost GPU reset."""
 
 
 class Sampler:
-    """Measures this host. Cheap enough for once a second; rates are averages since the sample before."""
+    """Samples this host, cheaply enough for once a second; rates are averages since the last sample."""
 
     def __init__(self, agent_dir: str):
         self._agent_dir = agent_dir
@@ -29,21 +29,19 @@ class Sampler:
         self._opened_at = float("-inf")
 
     def sample(self, replicas: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """What goes on now. `replicas`: the PIDs of each replica's ranks, by the name that the answer shall have.
+        """A sample. `replicas`: the PIDs of each replica's ranks, by the replica's name in the sample.
 
-        - `time`: seconds since 1970.
-        - `host`: `interval_s` (seconds that the rates below are averages over), `cpus` (this login may use),
-          `cpu` (percent of all CPUs), `load` (1 min), `memory_mb`, `memory_used_mb` (MiB), `network` {interface:
-          {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (the device below the
-          agent's folder, null where it has none), `disk_free_gb`, `disk_total_gb` (GiB).
-        - `gpus`: each with `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent),
-          `power_w`, `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (words, see `nvml_library`),
-          `ecc_errors` (uncorrected ones since the driver was loaded), `xid` (the last: {`code`, `time`}, or null),
-          `processes` [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (it is a display server and
-          does nothing else), `replica` (null for what is none of ours)}], `problem` (a sentence, or
-          null). What a GPU does not tell is null.
-        - `replicas`: {name: {`cpu` (percent of one CPU; null in its first sample), `memory_mb` (MiB resident, pages
-          shared by several processes counted in each), `processes`}}.
+        - `time`: seconds since 1970. - `host`: `interval_s` (seconds that the rates below are averages over), `cpus`
+        (this login may use), `cpu` (percent of all CPUs), `load` (1 min), `memory_mb`, `memory_used_mb` (MiB),
+        `network` {interface: {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (the
+        device below the agent's folder, null if it has none), `disk_free_gb`, `disk_total_gb` (GiB). - `gpus`: each
+        with `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent), `power_w`,
+        `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (words, see `nvml_bindings`), `ecc_errors`
+        (uncorrected ones since the driver was loaded), `xid` (the last: {`code`, `time`}, or null), `processes`
+        [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (a display server that does nothing else),
+        `replica` (null for other processes)}], `problem` (a sentence, or null). Unsupported values are null. -
+        `replicas`: {name: {`cpu` (percent of one CPU; null in its first sample), `memory_mb` (MiB resident, pages
+        shared by several processes counted in each), `processes`}}.
         """
         now = time.monotonic()
         replicas_now = self._trees.sample(replicas, now)
@@ -54,8 +52,8 @@ class Sampler:
             "replicas": replicas_now,
         }
 
-    def rest(self) -> None:
-        """Lets go of NVML while nobody watches, so that an administrator can replace the driver."""
+    def close_nvml(self) -> None:
+        """Closes NVML while no samples are needed, so that the driver can be replaced."""
         if self._nvml is not None:
             self._nvml.close()
         self._nvml = None
@@ -74,14 +72,14 @@ class Sampler:
         return gpus
 
     def _open_nvml(self, now: float) -> None:
-        """Opens NVML the first time, and later again where it was missing or a GPU has a problem."""
+        """Opens NVML, at first and again if it was missing or a GPU has a problem."""
         if now - self._opened_at < _REOPEN_S:
             return
         if self._nvml is not None:
             if not any(gpu.problem for gpu in self._nvml.gpus):
                 return
             self._nvml.close()
-        from torchyard_agent.telemetry.nvml import Nvml  # ctypes is imported when it is needed
+        from torchyard_agent.telemetry.nvml import Nvml  # imports ctypes, only if needed
 
         self._nvml = Nvml.open()
         self._opened_at = now

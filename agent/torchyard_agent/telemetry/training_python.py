@@ -1,4 +1,4 @@
-"""The interpreter that training runs under: which one, how old, and with which torch. Never imports torch."""
+"""The Python interpreter of training programs: its path, version, torch and numpy. Never imports torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import threading
 from typing import Any, NamedTuple
 
 PROBE_S = 20.0
-"""Seconds an interpreter may take to say what it has: on a busy network file system, some."""
+"""Time for an interpreter to answer; a busy network file system is slow."""
 OLDEST = (3, 9)
-"""What torch, and `torchyard_roles`, need."""
+"""The oldest Python that torch and `torchyard_roles` support."""
 _MARK = "torchyard-probe:"
 
-# Runs under whatever interpreter it is given, so also under Python 2. Metadata of a distribution is read, its code
-# is not run; a torch that was built in place has none, so its version is looked for in its version.py.
+# Runs under any interpreter, Python 2 included. Only metadata of distributions is read; a torch that was built in place
+# has none, so its version is read from its version.py.
 _PROBE = """
 import json, os, sys
 found = {"version": ".".join(map(str, sys.version_info[:3])), "paths": [p for p in sys.path if os.path.isdir(p)]}
@@ -52,7 +52,7 @@ print("%s" + json.dumps(found))
 
 
 class TrainingPython(NamedTuple):
-    """What is known of an interpreter. Versions are None where it is not there, does not run, or lacks them."""
+    """An interpreter. Versions are None if it is missing, does not run, or lacks the package."""
 
     path: str
     version: str | None = None
@@ -66,7 +66,7 @@ class TrainingPython(NamedTuple):
 class _Known(NamedTuple):
     found: TrainingPython
     changed: dict[str, float]
-    """When the interpreter and each folder that it imports from had changed last."""
+    """Modification times of the interpreter and the folders that it imports from."""
 
 
 _known: dict[str, _Known] = {}
@@ -76,7 +76,7 @@ _asking = threading.Lock()
 def look(configured: str | None) -> TrainingPython:
     """The training interpreter of this host: the configured one, else the login's `python3`, else its `python`.
 
-    Asks the interpreter itself, once until it or the folders it imports from change. May take PROBE_S seconds.
+    Runs the interpreter once, and again only if it or the folders that it imports from change. May take PROBE_S.
     """
     path = resolve(configured)
     if path is None:
@@ -94,7 +94,7 @@ def look(configured: str | None) -> TrainingPython:
 
 
 def resolve(configured: str | None) -> str | None:
-    """The path of an interpreter that can be run, or None."""
+    """The path of an executable interpreter, or None."""
     if configured:
         wanted = os.path.expandvars(os.path.expanduser(configured))
         return _runnable(wanted) if os.sep in wanted else _on_path(wanted)
@@ -123,7 +123,7 @@ def _changes(paths: Any) -> dict[str, float]:
 
 
 def _ask(path: str) -> tuple[TrainingPython, list[str]]:
-    """(what the interpreter says of itself, the folders it imports from)."""
+    """(the interpreter's answer, the folders that it imports from)."""
     try:
         code, output, errors = _run([path, "-c", _PROBE])
     except TimeoutError:
@@ -161,7 +161,7 @@ def _problem(code: str, message: str, hint: str) -> dict[str, str]:
 
 
 def _run(argv: list[str]) -> tuple[int, str, str]:
-    """(exit status, stdout, stderr). Raises TimeoutError once everything that it started is gone, OSError."""
+    """(exit status, stdout, stderr). Raises TimeoutError, after all its processes have ended, or OSError."""
     import subprocess  # only here: a sampling process needs none
 
     process = subprocess.Popen(

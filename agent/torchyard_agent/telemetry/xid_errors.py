@@ -1,4 +1,4 @@
-"""XID errors in the kernel's log: what NVIDIA's driver wrote there since the host booted.
+"""XID errors of NVIDIA's driver in the kernel log since the host booted.
 
 Source: https://docs.kernel.org/admin-guide/abi-testing.html (/dev/kmsg), https://docs.nvidia.com/deploy/xid-errors/
 """
@@ -10,14 +10,14 @@ import re
 
 KERNEL_LOG = "/dev/kmsg"
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 69})
-"""XIDs that a faulty program causes: they say nothing about the GPU."""
+"""XIDs caused by faulty programs, not by the GPU."""
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:]+)(?:\.\d)?\): (\d+)")
 _RECORD = 16384
 _LONGEST = 64 * 1024 * 1024
 
 
 def xids(path: str = KERNEL_LOG) -> dict[str, list[int]] | None:
-    """XIDs by the GPU's bus ID (`0000:3b:00`), oldest first, but for those of programs; None where nobody may look."""
+    """XIDs but those of programs, by the GPU's bus ID (`0000:3b:00`), oldest first; None if the log is not readable."""
     try:
         log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -28,7 +28,7 @@ def xids(path: str = KERNEL_LOG) -> dict[str, list[int]] | None:
             try:
                 record = os.read(log, _RECORD)
             except BlockingIOError:
-                break  # the end, so far
+                break  # the end of the log
             except BrokenPipeError:
                 continue  # the oldest records were overwritten meanwhile
             if not record:

@@ -1,1 +1,1 @@
-"""What the interpreters of ranks find first on PYTHONPATH when they are started early; no module of the agent."""
+"""The first folder on PYTHONPATH of interpreters that are started early; contains no module of the agent."""

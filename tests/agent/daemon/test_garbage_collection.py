@@ -17,7 +17,7 @@ import pytest
 
 from tests.waiting import wait_until
 from torchyard_agent.daemon import garbage_collection, installed_version
-from torchyard_agent.daemon.garbage_collection import GB, Limits, OverRun, surplus, tidy
+from torchyard_agent.daemon.garbage_collection import GB, EndedRun, Limits, collect, surplus
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol import paths
 
@@ -80,7 +80,7 @@ def left(base: Path, node: str = "gpu-a") -> set[str]:
 
 def do(base: Path, limits: Limits = USUAL) -> None:
     (base / "hosts" / "gpu-a").mkdir(parents=True, exist_ok=True)
-    tidy(str(base), "gpu-a", OURS, limits)
+    collect(str(base), "gpu-a", OURS, limits)
 
 
 def test_runs_go_a_month_after_their_end_but_for_the_newest_ten(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_newest_ten_stay_however_old(tmp_path: Path) -> None:
 
 
 def test_the_oldest_go_once_all_together_take_too_much() -> None:
-    runs = [OverRun(f"{age}", -age * DAY, 1000, True) for age in range(1, 21)]
+    runs = [EndedRun(f"{age}", -age * DAY, 1000, True) for age in range(1, 21)]
 
     gone = surplus(runs, Limits(days=30, bytes=12_500), now=0)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from torchyard_agent.daemon import garbage_collection_trigger
-from torchyard_agent.daemon.garbage_collection_trigger import Tidying
+from torchyard_agent.daemon.garbage_collection_trigger import GarbageCollectionTrigger
 from torchyard_agent.unix_socket_rpc import Connection
 
 
@@ -19,7 +19,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begun: list[str] = []
     monkeypatch.setattr(garbage_collection_trigger, "AFTER_S", 0.0)
-    monkeypatch.setattr(Tidying, "_start", lambda self: begun.append("begun"))
+    monkeypatch.setattr(GarbageCollectionTrigger, "_start", lambda self: begun.append("begun"))
     return begun
 
 
@@ -28,7 +28,7 @@ def ask(folder: Path, times: int) -> None:
         return params
 
     async def asking() -> None:
-        watched = Tidying(str(folder), "gpu-a", "a" * 64).watch({"ask": method})
+        watched = GarbageCollectionTrigger(str(folder), "gpu-a", "a" * 64).watch({"ask": method})
         for number in range(times):
             assert await watched["ask"](cast(Connection, None), {"number": number}) == {"number": number}
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pytest
 
 from torchyard_agent import port_reservation
 from torchyard_agent.daemon import network_probe
-from torchyard_agent.daemon.network_probe import Ways
+from torchyard_agent.daemon.network_probe import NetworkProbe
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection
 
@@ -26,9 +26,9 @@ class Desk:
         self.on_close: list[Callable[[], None]] = []
 
 
-def between(work: Callable[[Ways, Ways, Connection], Awaitable[None]]) -> None:
+def between(work: Callable[[NetworkProbe, NetworkProbe, Connection], Awaitable[None]]) -> None:
     async def main() -> None:
-        await work(Ways(), Ways(), cast(Connection, Desk()))
+        await work(NetworkProbe(), NetworkProbe(), cast(Connection, Desk()))
 
     asyncio.run(main())
 
@@ -37,7 +37,7 @@ def test_ports_that_a_run_holds_are_reached_and_free_again_afterwards() -> None:
     held = port_reservation.hold_ports(3)
     ports = held.ports
 
-    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+    async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "secret", "address": HERE, "ports": ports})
         targets = [{"host": "a", "address": HERE, "port": port} for port in there["ports"]]
         assert there["ports"] == ports
@@ -61,7 +61,7 @@ def test_ports_that_a_run_holds_are_reached_and_free_again_afterwards() -> None:
 def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> None:
     held, translated = port_reservation.hold_ports(2), "192.0.2.7"
 
-    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+    async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})
         assert there == {"address": translated, "ports": held.ports, "busy": False}
         targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]  # as the router rewrites it
@@ -83,7 +83,7 @@ def test_a_port_where_nobody_listens_and_one_where_somebody_else_does() -> None:
     with socket.create_server((HERE, 0)) as gone:
         free = gone.getsockname()[1]
 
-    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+    async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "theirs", "address": HERE, "port_range": None})
         ports = [free, stranger.getsockname()[1], there["ports"][0]]
         targets = [{"host": "a", "address": HERE, "port": port} for port in ports]
@@ -101,7 +101,7 @@ def test_a_port_where_nobody_listens_and_one_where_somebody_else_does() -> None:
 
 
 def test_bytes_are_counted_for_as_long_as_was_asked() -> None:
-    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+    async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None, "traffic": True})
         begin = time.monotonic()
         pulled = await b.pull(
@@ -118,7 +118,7 @@ def test_nothing_is_measured_where_nobody_gives() -> None:
     with socket.create_server((HERE, 0)) as gone:
         port = gone.getsockname()[1]
 
-    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+    async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         with pytest.raises(RpcError, match="gave no data: connection refused"):
             await b.pull(desk, {"token": "t", "address": HERE, "port": port, "seconds": 0.3})
 
@@ -126,7 +126,7 @@ def test_nothing_is_measured_where_nobody_gives() -> None:
 
 
 def test_a_desktop_that_leaves_ends_the_listening() -> None:
-    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+    async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None})
         for callback in desk.on_close:
             callback()
@@ -139,7 +139,7 @@ def test_a_desktop_that_leaves_ends_the_listening() -> None:
 def test_a_silent_stranger_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_probe, "GREETING_S", 5.0)
 
-    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+    async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None})
         with socket.create_connection((HERE, there["ports"][0])):
             target = {"host": "a", "address": HERE, "port": there["ports"][0]}

@@ -11,48 +11,50 @@ from pathlib import Path
 import pytest
 
 from torchyard_agent.daemon import upload_locks
-from torchyard_agent.daemon.upload_locks import Turns
+from torchyard_agent.daemon.upload_locks import UploadLocks
 
 ROOT = "a" * 64
 
 
 @pytest.fixture
-def a(tmp_path: Path) -> Turns:
-    return Turns(str(tmp_path), "gpu-a")
+def a(tmp_path: Path) -> UploadLocks:
+    return UploadLocks(str(tmp_path), "gpu-a")
 
 
 @pytest.fixture
-def b(tmp_path: Path) -> Turns:
-    return Turns(str(tmp_path), "gpu-b")
+def b(tmp_path: Path) -> UploadLocks:
+    return UploadLocks(str(tmp_path), "gpu-b")
 
 
-def test_one_host_sends_and_the_other_waits_until_it_is_through(a: Turns, b: Turns) -> None:
+def test_one_host_sends_and_the_other_waits_until_it_is_through(a: UploadLocks, b: UploadLocks) -> None:
     assert a.take(ROOT, "desktop")
     assert a.take(ROOT, "desktop")
     assert not b.take(ROOT, "desktop")
-    assert b.is_taken(ROOT, "desktop")
-    assert not a.is_taken(ROOT, "desktop")
+    assert b.is_locked(ROOT, "desktop")
+    assert not a.is_locked(ROOT, "desktop")
 
-    a.give_back("desktop", ROOT)
+    a.release("desktop", ROOT)
 
-    assert not b.is_taken(ROOT, "desktop")
+    assert not b.is_locked(ROOT, "desktop")
     assert b.take(ROOT, "desktop")
 
 
-def test_two_desktops_on_one_host_take_turns_too(a: Turns) -> None:
+def test_two_desktops_on_one_host_take_turns_too(a: UploadLocks) -> None:
     assert a.take(ROOT, "one")
     assert not a.take(ROOT, "two")
-    a.give_back("one")
+    a.release("one")
     assert a.take(ROOT, "two")
 
 
-def test_other_folders_are_sent_meanwhile(a: Turns, b: Turns) -> None:
+def test_other_folders_are_sent_meanwhile(a: UploadLocks, b: UploadLocks) -> None:
     assert a.take(ROOT, "desktop")
     assert b.take("b" * 64, "desktop")
     assert a.others()
 
 
-def test_a_holder_that_is_no_longer_touched_loses_its_turn(a: Turns, b: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_that_is_no_longer_touched_loses_its_turn(
+    a: UploadLocks, b: UploadLocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("torchyard_agent.daemon.upload_locks.time.monotonic", lambda: now[0])
     assert a.take(ROOT, "desktop")
@@ -67,11 +69,11 @@ def test_a_holder_that_is_no_longer_touched_loses_its_turn(a: Turns, b: Turns, m
     assert b.take(ROOT, "desktop")
 
 
-def test_the_turn_of_a_daemon_that_died_on_this_host_is_free_at_once(tmp_path: Path, a: Turns) -> None:
+def test_the_turn_of_a_daemon_that_died_on_this_host_is_free_at_once(tmp_path: Path, a: UploadLocks) -> None:
     dying = """
 import sys
-from torchyard_agent.daemon.upload_locks import Turns
-assert Turns(*sys.argv[1:3]).take(sys.argv[3], "desktop")
+from torchyard_agent.daemon.upload_locks import UploadLocks
+assert UploadLocks(*sys.argv[1:3]).take(sys.argv[3], "desktop")
 """
     agent = str(Path(upload_locks.__file__).parents[2])
     done = subprocess.run(

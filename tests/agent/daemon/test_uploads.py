@@ -11,8 +11,8 @@ import pytest
 
 from tests.waiting import eventually
 from torchyard_agent import unix_socket_rpc
-from torchyard_agent.daemon.upload_locks import Turns
-from torchyard_agent.daemon.uploads import Receiving
+from torchyard_agent.daemon.upload_locks import UploadLocks
+from torchyard_agent.daemon.uploads import Uploads
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.snapshot_manifest import root_of
 
@@ -24,9 +24,9 @@ def test_a_desktop_that_hangs_up_while_its_turn_is_taken_keeps_it_from_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
-    take = Turns.take
+    take = UploadLocks.take
 
-    def take_on_a_slow_disk(self: Turns, root: str, sender: str) -> bool:
+    def take_on_a_slow_disk(self: UploadLocks, root: str, sender: str) -> bool:
         begun.set()
         assert go_on.wait(60)
         try:
@@ -38,9 +38,9 @@ def test_a_desktop_that_hangs_up_while_its_turn_is_taken_keeps_it_from_nobody(
         address = f"\0torchyard-test-{os.urandom(8).hex()}"
         connections: set[unix_socket_rpc.Connection] = set()
         server = await unix_socket_rpc.serve(
-            unix_socket_rpc.bind(address), Receiving(str(tmp_path), "gpu-a").table(), connections
+            unix_socket_rpc.bind(address), Uploads(str(tmp_path), "gpu-a").table(), connections
         )
-        monkeypatch.setattr(Turns, "take", take_on_a_slow_disk)
+        monkeypatch.setattr(UploadLocks, "take", take_on_a_slow_disk)
         one = await unix_socket_rpc.connect(address)
         asking = asyncio.ensure_future(one.call("snapshot.offer", {"root": ROOT, "manifest": MANIFEST}))
         await eventually(begun.is_set)
@@ -52,7 +52,7 @@ def test_a_desktop_that_hangs_up_while_its_turn_is_taken_keeps_it_from_nobody(
         await eventually(over.is_set)
 
         other = await unix_socket_rpc.connect(address)
-        await eventually(lambda: not Turns(str(tmp_path), "gpu-b").others())
+        await eventually(lambda: not UploadLocks(str(tmp_path), "gpu-b").others())
         assert not (await other.call("snapshot.offer", {"root": ROOT, "manifest": MANIFEST}))["busy"]
         other.close()
         await eventually(lambda: not connections)

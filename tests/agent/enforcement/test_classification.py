@@ -18,7 +18,7 @@ from torchyard_agent.enforcement.classification import (
     UNKNOWN,
     Origin,
     Use,
-    judge,
+    classify,
 )
 from torchyard_agent.protocol.calendar import parse
 
@@ -64,13 +64,13 @@ def root(user: str, *, by: int | None = 1001, known_by: str = LOGIN, container: 
     ],
 )
 def test_verdicts(one: Use, now: float, verdict: str, who: str) -> None:
-    found = judge(one, parse(snapshot(LEES, logins=LOGINS)), "gpu-a", now)
+    found = classify(one, parse(snapshot(LEES, logins=LOGINS)), "gpu-a", now)
     assert (found.verdict, found.who) == (verdict, who)
 
 
 @pytest.mark.parametrize(("user", "verdict"), [("ann", OTHERS), ("bob", OWN), ("eve", OWN)])
 def test_where_the_table_names_roots_persons_the_session_tells_which(user: str, verdict: str) -> None:
     known = parse(snapshot(LEES, logins=[*LOGINS, login("root", "kim", "lee")]))
-    assert judge(root(user), known, "gpu-a", T0).verdict == verdict
-    in_container = judge(root("root", by=None, container="4d1f"), known, "gpu-a", T0)
+    assert classify(root(user), known, "gpu-a", T0).verdict == verdict
+    in_container = classify(root("root", by=None, container="4d1f"), known, "gpu-a", T0)
     assert in_container.verdict == OWN

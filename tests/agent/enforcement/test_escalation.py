@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.agent.enforcement.calendars import HOUR, T0, A, B, booking, login, snapshot
-from torchyard_agent.enforcement.classification import LOGIN, Finding, Origin, Use, judge
+from torchyard_agent.enforcement.classification import LOGIN, Finding, Origin, Use, classify
 from torchyard_agent.enforcement.escalation import (
     EMPTY,
     FORGET_AFTER_S,
@@ -33,7 +33,7 @@ class Story:
 
     def look(self, after_s: float, *uses: Use, is_fresh: bool = True) -> list[Act]:
         now = T0 + after_s
-        findings = [judge(use, KNOWN, "gpu-a", now) for use in uses]
+        findings = [classify(use, KNOWN, "gpu-a", now) for use in uses]
         self.state, acts = proceed(self.state, findings, self.told, self.reach, now, is_fresh=is_fresh)
         return acts
 
@@ -81,7 +81,7 @@ def test_root_is_reported_with_the_session_and_never_ended() -> None:
     story = Story(STOP)
     sudo = ANN._replace(uid=0, origin=Origin(1001, LOGIN, as_root=True))
     daemons = Use(A, 12, 1, 1002, "root", origin=Origin(None, "", as_root=True, container="4d1f"))
-    assert [judge(use, KNOWN, "gpu-a", T0).verdict for use in (sudo, daemons)] == ["root", "root"]
+    assert [classify(use, KNOWN, "gpu-a", T0).verdict for use in (sudo, daemons)] == ["root", "root"]
     assert story.whats(0, sudo, daemons) == ["reported", "warned", "reported", "warned"]
     assert story.whats(1000, sudo, daemons) == []
 
@@ -122,7 +122,7 @@ def test_each_gpu_user_and_booking_has_a_grace_of_its_own() -> None:
 
     def stops(after_s: float, *uses: Use) -> list[float | None]:
         nonlocal state
-        findings = [judge(use, known, "gpu-a", T0 + after_s) for use in uses]
+        findings = [classify(use, known, "gpu-a", T0 + after_s) for use in uses]
         state, acts = proceed(state, findings, STOP, None, T0 + after_s)
         return [act.stop_at and act.stop_at - T0 for act in acts if act.what == "warned"]
 
@@ -201,4 +201,4 @@ def test_what_becomes_somebody_elses_is_warned_about_anew() -> None:
 
 
 def test_a_finding_is_a_value() -> None:
-    assert judge(ANN, KNOWN, "gpu-a", T0) == Finding(ANN, "others", ("kim",), KNOWN.bookings[0])
+    assert classify(ANN, KNOWN, "gpu-a", T0) == Finding(ANN, "others", ("kim",), KNOWN.bookings[0])

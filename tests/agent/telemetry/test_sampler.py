@@ -51,7 +51,7 @@ def test_after_a_rest_the_gpus_are_told_again(nvml_environment: dict[str, str], 
         python.say("from torchyard_agent.telemetry.sampler import Sampler")
         python.say(f"sampler = Sampler({str(tmp_path)!r})")
         assert len(python.say("(sampler.sample({})['gpus'])")) == 1
-        python.say("sampler.rest()")
+        python.say("sampler.close_nvml()")
         write_gpus(gpu_file, [FakeGpu("GPU-a"), FakeGpu("GPU-b")])
         assert len(python.say("(sampler.sample({})['gpus'])")) == 2
 
@@ -74,7 +74,7 @@ def test_everything_of_the_agent_here_runs_under_the_oldest_python(
         pytest.skip("there is no Python 3.9 here")
     write_gpus(gpu_file, [FakeGpu("GPU-a")])
     with conversation(nvml_environment, str(OLDEST_PYTHON)) as python:
-        python.say("from torchyard_agent import network_addresses as network")
+        python.say("from torchyard_agent import network_addresses as network, port_reservation")
         python.say("from torchyard_agent.keeper.processes import gpu_lock")
         python.say("from torchyard_agent.telemetry import host_facts")
         found = python.say(f"(host_facts.host_facts({str(OLDEST_PYTHON)!r}, {str(tmp_path)!r}))")
@@ -82,6 +82,6 @@ def test_everything_of_the_agent_here_runs_under_the_oldest_python(
         assert python.say("(gpu_lock.holder_of('GPU-oldest-python')['user'])")
         python.say("locks.release()")
         assert python.say("(network.interface_of(network.address_towards('127.0.0.1')))") == "lo"
-        assert len(python.say("(network.hold_ports(3).ports)")) == 3
+        assert len(python.say("(port_reservation.hold_ports(3).ports)")) == 3
     assert found["agent_python"]["version"] == found["python"]["version"] == "3.9.18"
     assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-a"]

@@ -1,1 +1,1 @@
-"""What the primary decides, from events to instructions: restarts, replication, bookings, schedule."""
+"""The primary's decisions, from events to instructions: states, restarts, replication, bookings, schedule. Pure."""

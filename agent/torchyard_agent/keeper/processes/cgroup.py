@@ -1,8 +1,8 @@
-"""A control group for the ranks of a run, where this login may make one (cgroup v2, delegated).
+"""A control group for the ranks of a run, if this login may create one (cgroup v2, delegated).
 
-What a process starts stays in its group, whatever it does to its session, its parent or its environment: so the group
-says whose an orphan is, and ends even what forks faster than it can be looked for. Without one, the subreaper's
-tree serves (see `remains`). https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
+Descendants of a process stay in its group even if they change session, parent or environment: the group identifies
+orphans, and ends processes that fork faster than they can be found. Without one, the subreaper's tree is used (see
+`orphans`). https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ log = logging.getLogger(__name__)
 
 
 class Cgroup:
-    """The run's group, with one inside for each replica."""
+    """The run's group, with a subgroup for each replica."""
 
     def __init__(self, path: str):
         self.path = path
 
     def join(self, replica: str, pid: int = 0) -> None:
-        """From here on `pid` (0: this process) and all that it starts belong to the replica's group."""
+        """Moves `pid` (0: this process) to the replica's group."""
         with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "wb", 0) as file:
             file.write(str(pid).encode())
 
     def make(self, replica: str) -> None:
-        """Makes the replica's group, before its ranks are forked."""
+        """Creates the replica's group, before its ranks are forked."""
         with contextlib.suppress(OSError):
             os.makedirs(self._of(replica), exist_ok=True)
 
     def processes(self, replicas: Iterable[str]) -> list[int]:
-        """All that is left of these replicas, ranks included."""
+        """All processes of these replicas, ranks included."""
         found: list[int] = []
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "rb") as file:
@@ -45,13 +45,13 @@ class Cgroup:
         return found
 
     def kill(self, replicas: Iterable[str]) -> None:
-        """SIGKILL to all of these replicas at once; does nothing on kernels before 5.14, which have no such file."""
+        """Sends SIGKILL to all processes of these replicas at once; no effect on kernels before 5.14."""
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.kill"), "w") as file:
                 file.write("1")
 
     def remove(self) -> None:
-        """Removes the groups, once their processes are gone."""
+        """Removes the groups once their processes have ended."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while not remove(self.path) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -61,7 +61,7 @@ class Cgroup:
 
 
 def create(run_id: str, node: str) -> Cgroup | None:
-    """A group for a run below this process's own; None where this login may not make one."""
+    """A group for a run below this process's own; None if this login may not create one."""
     own = _own_group()
     if own is None or not os.access(os.path.join(own, "cgroup.procs"), os.W_OK):
         return None
@@ -77,7 +77,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
 
 
 def remove(path: str) -> bool:
-    """Removes a run's groups where no process is left in them; whether they are gone."""
+    """Removes a run's groups if they are empty; returns whether they are removed."""
     try:
         for replica in _replicas(path):
             os.rmdir(os.path.join(path, replica))
@@ -90,7 +90,7 @@ def remove(path: str) -> bool:
 
 
 def end_leftovers(run_id: str, node: str) -> None:
-    """Ends and removes what a killed keeper of this run left, where that is below this process's own group too."""
+    """Ends and removes the groups of a killed keeper of this run, if they are below this process's own group."""
     own = _own_group()
     path = os.path.join(own or "", f"{PREFIX}{run_id}-{node}")
     if own is None or not os.path.isdir(path):
@@ -105,7 +105,7 @@ def _replicas(path: str) -> list[str]:
 
 
 def _own_group() -> str | None:
-    """The folder of this process's cgroup v2; None where there is none."""
+    """The folder of this process's cgroup v2; None if there is none."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)

@@ -1,4 +1,4 @@
-"""Why a rank ended, in plain words: from torch's error file, its log's last traceback, its signal or its code."""
+"""Diagnoses why a rank ended, from torch's error file, the last traceback in its log, its signal or exit code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from torchyard_agent.keeper.decisions.events import Cause
 
 TAIL = 64 * 1024
-"""Bytes of a log that are searched."""
+"""Bytes at the end of a log that are searched."""
 LONGEST = 300
-"""Characters of a sentence taken from a program's output."""
+"""The most characters that are quoted from a program's output."""
 
 _PREFIX = re.compile(r"^\[(?:rank|default)\d*\]:? ?")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -29,7 +29,7 @@ _OF_A_PEER = re.compile(
 
 
 _HOPELESS = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
-"""What torchyard_roles says of a script or topology that will be no better the next time."""
+"""Errors of torchyard_roles that a restart cannot cure: a wrong script or topology."""
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
@@ -59,7 +59,7 @@ def _of_signal(number: int, said: str, *, out_of_memory: bool) -> Cause:
 
 
 def read_tail(path: str) -> str:
-    """The end of a log; empty where there is none."""
+    """The end of a log; empty if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
@@ -69,12 +69,12 @@ def read_tail(path: str) -> str:
 
 
 def _plain_lines(text: str) -> list[str]:
-    """Without colours and without the `[rank0]:` that torch puts before each line of a traceback."""
+    """Lines without color codes and the `[rank0]:` that torch puts before each line of a traceback."""
     return [_PREFIX.sub("", _COLOUR.sub("", line)).rstrip() for line in text.splitlines()]
 
 
 def last_exception(text: str) -> str:
-    """The line that names the last uncaught exception; empty where there is none."""
+    """The line of the last uncaught exception; empty if there is none."""
     lines = _plain_lines(text)
     for start in range(len(lines) - 1, -1, -1):
         if lines[start].strip() == _TRACEBACK:
@@ -82,7 +82,7 @@ def last_exception(text: str) -> str:
                 if line and not line[0].isspace() and re.match(r"[A-Za-z_]", line):
                     return _shortened(line)
             break
-    for line in reversed(lines):  # a syntax error of the script itself has no header; gloo's abort has `what()`
+    for line in reversed(lines):  # a syntax error of the script has no header; an abort of gloo has `what()`
         if _EXCEPTION.match(line):
             return _shortened(line)
         if line.lstrip().startswith("what():"):
@@ -100,7 +100,7 @@ def _shortened(line: str) -> str:
 
 
 def _from_error_file(path: str) -> str:
-    """What torch's `@record` wrote: {"message": {"message": "ValueError: bad", …}} or {"message": "…"}."""
+    """The error file of torch's `@record`: {"message": {"message": "ValueError: bad", …}} or {"message": "…"}."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             message: Any = json.loads(file.read(1 << 20))
@@ -114,7 +114,7 @@ def _from_error_file(path: str) -> str:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed on this host for want of memory; 0 where it does not say."""
+    """The number of processes that the kernel has killed out of memory on this host; 0 if unknown."""
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
             for line in file:

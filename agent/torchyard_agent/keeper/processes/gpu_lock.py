@@ -1,8 +1,7 @@
-"""Locks on GPUs, for all users of a host: whoever binds `@torchyard/gpu/<uuid>` holds the GPU.
+"""GPU locks for all users of a host: the process that has bound `@torchyard/gpu/<uuid>` holds the GPU.
 
-The kernel frees the name with the process, however it ends, so no lock is ever stale. The holder listens there and
-tells whoever connects who it is; which user it is, the kernel tells (SO_PEERCRED), so nobody can hide behind
-another's name.
+The kernel releases the name when the process ends, so no lock is ever stale. The holder listens at the name and sends
+its run to each client; its user comes from the kernel (SO_PEERCRED) and cannot be forged.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_agent.telemetry.process_owners import user_name
 
 ANSWER_S = 1.0
-"""Seconds that a holder has to say who it is."""
+"""Time for a holder to answer."""
 _MAX_ANSWER = 4096
 _MAX_WORD = 200
 _ACCEPTS_AT_ONCE = 64
@@ -33,9 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class GpuHeld(RpcError):
-    """Somebody else holds the GPU. `holder`: {"user"} as the kernel knows it, and what it says of itself:
+    """Another process holds the GPU.
 
-    {"run_id", "name", "host"}, each missing where it did not say so.
+    `holder`: "user" from the kernel, and "run_id", "name" and "host" as far as the holder has sent them.
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
@@ -46,7 +45,7 @@ class GpuHeld(RpcError):
 
 
 def describe(holder: dict[str, str]) -> str:
-    """ "held by lee for run digits (20260101-ab12)", with what is known of it."""
+    """ "held by lee for run digits (20260101-ab12)", as far as it is known."""
     user = holder.get("user", "")
     run_id, name = holder.get("run_id", ""), holder.get("name", "")
     if not user:
@@ -59,7 +58,7 @@ def describe(holder: dict[str, str]) -> str:
 
 
 class GpuLocks:
-    """GPUs that this process holds, until it releases them or ends."""
+    """The GPUs that this process holds until it releases them or ends."""
 
     def __init__(self, listeners: dict[str, socket.socket], holder: dict[str, Any]):
         self._listeners = listeners
@@ -72,7 +71,7 @@ class GpuLocks:
         return list(self._listeners)
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tells from now on, out of the event loop, whoever asks who holds these GPUs."""
+        """Begins to answer clients that ask who holds these GPUs."""
         self._loop = loop
         for listener in self._listeners.values():
             loop.add_reader(listener, self._tell, listener)
@@ -86,14 +85,14 @@ class GpuLocks:
             listener.close()
 
     def _tell(self, listener: socket.socket) -> None:
-        """Answers who waits. Never blocks: an answer fits the socket's buffer whether it is read or not."""
+        """Answers waiting clients. Never blocks: an answer fits into the socket's buffer."""
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 asker, _ = listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                # Out of file descriptors, most likely. The loop would call at once again, so look away for a while.
+                # Probably out of file descriptors. The loop would call this again at once, so pause for a while.
                 log.warning("cannot tell who holds a GPU: %s", error)
                 if self._loop is not None:
                     self._loop.remove_reader(listener)
@@ -109,9 +108,9 @@ class GpuLocks:
 
 
 def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
-    """Locks all of these GPUs, or none. Raises GpuHeld, which says who has one of them, within about a second.
+    """Locks all of these GPUs or none. Raises GpuHeld with the holder of one of them, within about a second.
 
-    Always in the same order, so that of two who want the same ones, one gets them all.
+    GPUs are locked in a fixed order, so that one of two competing processes gets all of them.
     """
     listeners: dict[str, socket.socket] = {}
     try:
@@ -125,7 +124,7 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
 
 
 def holder_of(uuid: str) -> dict[str, str] | None:
-    """Who holds the GPU (see `GpuHeld`), or None where nobody does. Takes at most ANSWER_S seconds."""
+    """The holder of the GPU (see `GpuHeld`); None if it is free. Takes at most ANSWER_S seconds."""
     deadline = time.monotonic() + ANSWER_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asker:
         while True:
@@ -136,7 +135,7 @@ def holder_of(uuid: str) -> dict[str, str] | None:
             except ConnectionRefusedError:
                 return None
             except OSError:
-                # Too many wait for an answer already; a server that never accepts stays as unknown as it wants.
+                # Its queue is full; a holder that never accepts stays unknown.
                 if time.monotonic() >= deadline:
                     return {}
                 time.sleep(0.02)
@@ -158,7 +157,7 @@ def _bind(uuid: str) -> socket.socket:
             holder = holder_of(uuid)
             if holder is not None:
                 raise GpuHeld(uuid, holder)
-            # It is bound but nobody listens: its holder is just coming or just going.
+            # Bound without listening: its holder is just starting or ending.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
     except BaseException:
@@ -167,7 +166,7 @@ def _bind(uuid: str) -> socket.socket:
 
 
 def _claims(asker: socket.socket, deadline: float) -> dict[str, str]:
-    """What the holder says of itself; nothing of a silent or rude one."""
+    """The holder's answer; empty if it is missing or invalid."""
     answer = b""
     try:
         while b"\n" not in answer and len(answer) < _MAX_ANSWER:
@@ -183,5 +182,5 @@ def _claims(asker: socket.socket, deadline: float) -> dict[str, str]:
 
 
 def _word(value: object) -> str:
-    """One line that a terminal can show, whatever somebody else's process sent."""
+    """Another process's text as one printable line."""
     return "".join(character for character in str(value)[:_MAX_WORD] if character.isprintable())

@@ -1,4 +1,4 @@
-"""Processes that a run's ranks left behind, found below this keeper, which is their subreaper."""
+"""Finds and ends processes that a run's ranks left behind: by parent, environment, cgroup and GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchyard_agent.keeper.processes import cgroup, process_control
 def of_replicas(
     names: Collection[str], sessions: Collection[int], others: Collection[int], spares: Collection[int] = ()
 ) -> list[int]:
-    """What these replicas have left. `sessions` are those of their ranks, `others` the live ranks of other replicas,
-    `spares` interpreters that wait for a rank.
+    """Processes that these replicas have left below this keeper, which is their subreaper.
 
-    While others live, an orphan counts where its session or its environment says whose it is: a program may leave
-    its session, and setproctitle erases the environment, but hardly anything does both.
+    `sessions` are those of their ranks, `others` the live ranks of other replicas, `spares` waiting interpreters. While
+    other ranks live, an orphan is assigned by its session or its environment: a program may leave its session, and
+    setproctitle erases the environment, but hardly any program does both.
     """
     everything = process_control.descendants(os.getpid())
     spared = {pid for rank in (*others, *spares) for pid in (rank, *process_control.descendants(rank))}
@@ -36,7 +36,7 @@ def _session(pid: int) -> int:
 
 
 def _replica(pid: int) -> str:
-    """What the environment that a process was started with says; empty where it says nothing."""
+    """The replica in a process's initial environment; empty if there is none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             variables = file.read().split(b"\0")
@@ -50,7 +50,7 @@ ENDED_WITHIN_S = 5.0
 
 
 def find(run_dir: str) -> list[int]:
-    """Processes of this user whose environment names the run's folder, or a place in it."""
+    """Processes of this user whose environment names the run's folder or a path in it."""
     mark = b"TORCHYARD_RUN_DIR=" + os.fsencode(run_dir)
     found = []
     for entry in os.listdir("/proc"):
@@ -62,7 +62,7 @@ def find(run_dir: str) -> list[int]:
 
 
 def end(run_dir: str) -> list[int]:
-    """Kills them, waits until they are gone, and returns those that are not. Blocks up to ENDED_WITHIN_S seconds."""
+    """Kills the processes of `find` and returns those that remain. Blocks for up to ENDED_WITHIN_S seconds."""
     deadline = time.monotonic() + ENDED_WITHIN_S
     node, _, run_id = run_dir.rstrip("/").rsplit("/", 3)[-3:]
     cgroup.end_leftovers(run_id, node)
@@ -76,14 +76,13 @@ def end(run_dir: str) -> list[int]:
 
 
 def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
-    """Sentences' ends such as "PID 4711 on GPU 0", for those of `pids` that NVML still lists there.
+    """Descriptions such as "PID 4711 on GPU 0" of those `pids` that NVML still lists on the GPUs.
 
-    Only processes that were the run's count: a stranger's, which a container may hide from this host, never do.
-    Empty where there is no NVML to ask. Blocks some tens of milliseconds.
+    Empty without NVML. Blocks for some tens of milliseconds.
     """
     if not uuids or not pids:
         return []
-    from torchyard_agent.telemetry.nvml import Nvml  # ctypes is imported where there are GPUs to look at
+    from torchyard_agent.telemetry.nvml import Nvml  # imports ctypes, only where there are GPUs
 
     nvml = Nvml.open()
     if nvml is None:

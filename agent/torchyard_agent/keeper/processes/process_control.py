@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: becoming a subreaper, dying with a parent, trees and their ends."""
+"""Process control by system calls: subreaper, parent-death signal, process trees, signals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import resource
 import signal
 
 MOST_DESCRIPTORS = 65_536
-"""Of a rank: the usual soft limit of 1,024 is used up by data loaders, shared tensors and peers. Not the hard limit,
-which may be a billion: some programs close every descriptor up to their limit."""
+"""Soft limit of a rank: data loaders, shared tensors and peers exceed the usual 1,024. The hard limit may be a billion,
+which is too much for programs that close all descriptors up to their limit."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KNOWS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
@@ -24,12 +24,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Whoever below this process loses its parent becomes its child, however often it forked."""
+    """Makes orphaned descendants children of this process."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process and its children open MOST_DESCRIPTORS files, or as many as its hard limit allows."""
+    """Raises the limit of this process and its children to MOST_DESCRIPTORS, or to the hard limit if that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -37,21 +37,21 @@ def raise_descriptor_limit() -> None:
 
 
 def die_with(parent: int) -> None:
-    """For a child just forked: SIGKILL when `parent`, the process that forked it, ends."""
+    """Called in a forked child: the kernel sends it SIGKILL when `parent` ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended between the fork and here
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def start_clean() -> None:
-    """For a child just forked: default handlers and an empty signal mask, whatever its parent ignored."""
+    """Called in a forked child: restores default signal handlers and an empty signal mask."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def children(pid: int) -> list[int]:
-    """Direct children, zombies too; none where the process is gone."""
+    """Direct children, zombies included; empty if the process has ended."""
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -64,7 +64,7 @@ def children(pid: int) -> list[int]:
 
 
 def _children_of_all() -> dict[int, list[int]]:
-    """The same from all of /proc: for kernels built without CONFIG_PROC_CHILDREN."""
+    """Children by parent from a scan of /proc, for kernels without CONFIG_PROC_CHILDREN."""
     found: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -75,7 +75,7 @@ def _children_of_all() -> dict[int, list[int]]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All below a process, parents before their children."""
+    """All descendants of a process, parents before their children."""
     find = children if _KNOWS_CHILDREN else _children_of_all().get
     found: list[int] = []
     level = [pid]
@@ -86,7 +86,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pid: int, number: int) -> bool:
-    """Whether the signal could be sent; False where the process is gone or another user's (sudo)."""
+    """Sends a signal; returns False if the process has ended or belongs to another user (sudo)."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -95,13 +95,13 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> None:
-    """Signals a whole process group; nothing happens where none of it is left."""
+    """Signals a process group; no effect if none of it is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def command_of(pid: int) -> str:
-    """A process's short name, for sentences."""
+    """A process's short name, for messages."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -110,11 +110,11 @@ def command_of(pid: int) -> str:
 
 
 def may_signal(pid: int) -> bool:
-    """False for what sudo started: another user's process, which no signal of ours reaches."""
+    """False for a process of another user (started by sudo), which cannot be signalled."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # just gone; its parent will have reaped it at the next look
+        return True  # it has just ended
     except PermissionError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""One rank: its environment, its command behind the setup lines, its log, its process."""
+"""Starts a rank: its environment, its command with the setup lines, its log and its process."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
 from torchyard_agent.protocol.rank_environment import VARIABLES_OF_A_RANK
 
 ARCHIVE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-"""The folder that the agent was unpacked to; `torchyard_roles` lies there too."""
+"""The folder of the unpacked agent, which contains `torchyard_roles` too."""
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 FULL = 64 * 1024
-"""Bytes free on a disk that counts as full."""
+"""Free bytes below which a disk counts as full."""
 
 
 class RunPlace(NamedTuple):
-    """Where the run lies on this host, and what only the host knows."""
+    """The run's folder and addresses on this host."""
 
     run_id: str
     host: str
     folder: str
     report_address: str
-    """Abstract name of the socket for reports, with its leading NUL."""
+    """Abstract address of the socket for metrics, with its leading NUL."""
 
     @property
     def work(self) -> str:
@@ -48,12 +48,12 @@ class RunPlace(NamedTuple):
         return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.json")
 
     def setup_file(self, replica: str, local_rank: int) -> str:
-        """Where the shell notes which setup line failed."""
+        """The file in which the shell notes the failed setup line."""
         return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.setup")
 
 
 class CannotStart(Exception):
-    """A rank's program could not be started; the message says why, the code is what a shell would give."""
+    """A rank's program could not be started; `code` is the exit code of a shell in that case."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)
@@ -80,14 +80,14 @@ def environment(
     secrets: Mapping[str, str],
     exchange_key: bytes = b"",
 ) -> dict[str, str]:
-    """The login's environment, what the host knows, what the planner fixed, the secrets; the later wins.
+    """The environment of a rank: the login's, then the host's, the plan's and the secrets; the later wins.
 
-    The key goes to ranks that are told of a join store.
+    Ranks of a run with a join store get the exchange key.
     """
     inherited = {
         name: value
         for name, value in login.items()
-        # Left over from another run, where the login is itself part of one; never meant for this one.
+        # Variables of another run, if the login is itself part of one.
         if name not in VARIABLES_OF_A_RANK and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
     }
     result = {
@@ -110,7 +110,7 @@ def environment(
 
 
 def command(argv: list[str], setup: list[str], setup_file: str) -> list[str]:
-    """What to execute: the rank itself, or a shell that runs the setup lines and then becomes the rank."""
+    """The command line of a rank, or of a shell that runs the setup lines and then executes it."""
     if not setup:
         return argv
     note = shlex.quote(setup_file)
@@ -136,8 +136,8 @@ def spawn(
 ) -> Rank:
     """Starts a rank in a session of its own, its output going straight to its log file.
 
-    No byte passes through the keeper: 50,000 lines a second cost it nothing, and none is lost with it. Where an
-    interpreter of `warm` waits for the rank, that one becomes it. Raises CannotStart.
+    The output does not pass through the keeper: 50,000 lines a second cost it nothing, and none is lost with it. If an
+    interpreter of `warm` waits for the rank, it becomes the rank. Raises CannotStart.
     """
     local_rank = rank["local_rank"]
     variables = environment(os.environ, place, replica, rank, secrets, exchange_key)
@@ -169,7 +169,7 @@ def spawn(
 
 
 def _open_log(place: RunPlace, replica: str, local_rank: int) -> BinaryIO:
-    """The rank's log, and away with what an earlier generation noted of its end."""
+    """Opens the rank's log, and removes error files of an earlier generation."""
     for stale in (place.error_file(replica, local_rank), place.setup_file(replica, local_rank)):
         if os.path.exists(stale):
             os.unlink(stale)
@@ -185,7 +185,7 @@ def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
 
 
 def _named(program: str) -> str:
-    """Says which setting a program came from, where that can be told."""
+    """The program, with the setting that it comes from if that is known."""
     return f"python: {program}" if os.path.basename(program).startswith("python") else program
 
 
@@ -210,7 +210,7 @@ def _cannot_start(place: RunPlace, argv: list[str], error: Exception) -> CannotS
 def cause_of(
     place: RunPlace, replica: str, rank: RankShare, setup: list[str], code: int, *, out_of_memory: bool
 ) -> Cause:
-    """Why a rank ended with `code`, in plain words."""
+    """The cause of a rank's end with `code`."""
     local_rank = rank["local_rank"]
     in_setup = _setup_cause(place, replica, rank, setup)
     if in_setup is not None:
@@ -221,7 +221,7 @@ def cause_of(
         place.log_file(replica, local_rank),
         out_of_memory=out_of_memory,
     )
-    if _is_full(place.folder):  # then the last traceback is not in the log, and this is likely why there was one
+    if _is_full(place.folder):  # the traceback is missing in the log then, and the full disk is its likely cause
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
     return cause
 

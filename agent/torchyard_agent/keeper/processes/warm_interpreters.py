@@ -1,10 +1,10 @@
-"""Interpreters of ranks that are started early, and wait with torch imported for their rank.
+"""Interpreters that are started early and wait for their rank with torch imported.
 
-Before a launch's end they save the time of its checks (`Keeper.warm`); while a run trains, one spare a rank saves it at
-a restart. What the interpreter does is in `torchyard_agent.warm_start.sitecustomize`.
+They start during the checks of a launch (`Keeper.warm`), and as one spare per rank for a restart while a run trains.
+The interpreter's side is `torchyard_agent.warm_start.sitecustomize`.
 
-The rank runs as if it were started only now, or it is: where the environment differs in a variable that is read at the
-start of the interpreter or at the import of torch, the process executes its command line anew.
+The rank behaves as if it were started at the handover: if the environment differs in a variable that is read at the
+start of the interpreter or at the import of torch, the process executes its command line again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
 RUNS_S = 0.02
 PAUSES_S = 0.08
-"""A spare imports in turns of such a length, so with at most a fifth of a core. Its priority stays: without privileges
-no process can raise its priority again, and a rank must not train with a low one."""
+"""A spare imports in slices of RUNS_S, with at most a fifth of a core. Its priority is not lowered: without
+privileges it could not be raised again for the rank."""
 PROVED_WITHIN_S = 1.0
-"""From a rank's start: for an interpreter that has only just been started to say that it is one. It takes 0.1 s."""
+"""Time from a rank's start for an interpreter to confirm that it accepts orders; usually 0.1 s."""
 FIRST_TO_KILL = 1000
-"""oom_score_adj of a spare: where memory becomes short, the kernel ends it before any rank."""
+"""oom_score_adj of a spare: if memory is short, the kernel ends it before any rank."""
 _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,10 @@ Key = tuple[str, int]
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
-    """Whether a variable may differ between an interpreter's early start and its rank's: nothing reads it before the
-    script runs. Secrets are late unless their name is one that an interpreter or torch reads at its start."""
+    """Whether a variable may differ between the interpreter's start and its rank's: it is read only by the script.
+
+    Secrets may differ unless an interpreter or torch reads a variable of their name at its start.
+    """
     if name in _LATE or name.startswith(("TORCHYARD_", "TORCHELASTIC_")):
         return True
     return name in secrets and not is_read_at_start(name)
@@ -60,27 +62,27 @@ class _Interpreter(NamedTuple):
     argv: list[str]
     environment: dict[str, str]
     oom_score: str
-    """What its oom_score_adj was."""
+    """Its original oom_score_adj."""
 
 
 class WarmInterpreters:
-    """The interpreters of a run on this host that wait for their rank."""
+    """The waiting interpreters of a run on this host."""
 
     def __init__(self) -> None:
         self._waiting: dict[Key, _Interpreter] = {}
         self._proved: set[Key] = set()
-        """Whose command is known to be an interpreter that takes orders: others may only be about to end."""
+        """Interpreters that have confirmed that they accept orders."""
         self._importing: set[Key] = set()
         self._in_vain: set[Key] = set()
-        """Whose interpreter ended before it had imported: no other is started early."""
+        """Ranks whose interpreter ended during its imports: no other is started early."""
         self._slow: dict[Key, asyncio.TimerHandle] = {}
-        """The turns of those that import slowly."""
+        """Timers of the slices of spares."""
 
     def __contains__(self, key: Key) -> bool:
         return key in self._waiting
 
     def pids(self) -> list[int]:
-        """Of those that wait."""
+        """PIDs of the waiting interpreters."""
         return [interpreter.process.pid for interpreter in self._waiting.values()]
 
     def start(
@@ -93,10 +95,10 @@ class WarmInterpreters:
         *,
         spare: bool,
     ) -> None:
-        """Starts an interpreter that will execute `argv` in `folder`; one that cannot be started is left out.
+        """Starts an interpreter that will execute `argv` in `folder`; failures are logged.
 
-        `environment`: the rank's as far as it is known, with a PYTHONPATH. `spare`: it imports slowly, beside a run
-        that trains, and is the first to go where memory becomes short.
+        `environment`: the rank's as far as it is known, with a PYTHONPATH. `spare`: it imports slowly, beside a
+        training run, and is ended first if memory is short.
         """
         if key in self._waiting or key in self._in_vain:
             return
@@ -117,7 +119,7 @@ class WarmInterpreters:
     def _execute(
         argv: Sequence[str], environment: Mapping[str, str], folder: str, imports: Sequence[str]
     ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """The process, and this keeper's end of the channel to it. Raises what cannot be started."""
+        """The process and this keeper's end of its channel. Raises OSError, ValueError or SubprocessError."""
         ours, theirs = socket.socketpair()
         try:
             order = {"channel": theirs.fileno(), "argv": list(argv), "imports": list(imports)}
@@ -145,7 +147,7 @@ class WarmInterpreters:
 
     @property
     def are_ready(self) -> bool:
-        """Whether each has imported all that it was to, or has ended."""
+        """Whether all have finished their imports or ended."""
         return not self._importing
 
     def hand_over(
@@ -157,7 +159,7 @@ class WarmInterpreters:
         output: BinaryIO,
         cgroup: Cgroup | None,
     ) -> subprocess.Popen[bytes] | None:
-        """The rank's process, where one waits for it; None where a new one has to be started."""
+        """Makes the waiting interpreter the rank and returns its process; None if a new one must be started."""
         known = self._waiting.get(key)
         if known is None:
             return None
@@ -198,14 +200,14 @@ class WarmInterpreters:
         return known.process
 
     def on_reaped(self, pid: int) -> None:
-        """A child of this process has ended: an interpreter that waited is not handed a rank any more."""
+        """Removes an interpreter that has ended."""
         for key, known in list(self._waiting.items()):
             if known.process.pid == pid:
                 known.process.returncode = 0
                 self._forget_the_dead(key)
 
     def reap(self) -> None:
-        """The same for all of them, where no other part of the keeper waits for children."""
+        """Removes all interpreters that have ended, while no other part of the keeper reaps children."""
         for key, known in list(self._waiting.items()):
             if known.process.poll() is not None:
                 self._forget_the_dead(key)
@@ -215,7 +217,7 @@ class WarmInterpreters:
         self._forget(key)
 
     def close(self) -> list[int]:
-        """Kills those that wait. Returns their PIDs, of children that are yet to be reaped."""
+        """Kills all waiting interpreters; returns their PIDs, which are still to be reaped."""
         killed = self.pids()
         for key, known in list(self._waiting.items()):
             self._kill(known)
@@ -225,10 +227,10 @@ class WarmInterpreters:
     @staticmethod
     def _kill(known: _Interpreter) -> None:
         process_control.send_group(known.process.pid, signal.SIGKILL)
-        known.process.returncode = -signal.SIGKILL  # its status is the keeper's to take, not Popen's
+        known.process.returncode = -signal.SIGKILL  # the keeper reaps it, not Popen
 
     def _hear(self, key: Key) -> None:
-        """It takes orders, has imported all that it was to, or has ended; or it has not said anything yet."""
+        """Reads an interpreter's state: accepts orders, imports finished, or ended; there may be none yet."""
         known = self._waiting[key]
         word = b""
         try:
@@ -276,10 +278,10 @@ class WarmInterpreters:
 
 
 def _anonymous_file() -> IO[bytes]:
-    """A file without a name, in memory where Python was built for that."""
+    """A file without a name, in memory if this Python supports it."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
-    import tempfile  # seldom needed
+    import tempfile  # rarely needed
 
     return tempfile.TemporaryFile()
 
@@ -290,7 +292,7 @@ def _in_the_child(keeper: int) -> None:
 
 
 def _set_oom_score(pid: int, score: str) -> str:
-    """What it was; empty where it could not be set."""
+    """Sets oom_score_adj; returns the value before, empty if it could not be set."""
     try:
         with open(f"/proc/{pid}/oom_score_adj", "r+", encoding="ascii") as file:
             before = file.read().strip()
