@@ -52,7 +52,7 @@ class Agenda(QTableView):
             booking
             for booking in seen.bookings
             if is_shown(booking)
-            and booking.id not in picture.paled
+            and booking.id not in picture.dimmed
             and booking.start.timestamp() < until
             and booking.until.timestamp() > since
             and lanes.intersection(booking.gpus)

@@ -39,7 +39,7 @@ class Legend(QFrame):
         across.addWidget(self.place)
         across.addWidget(self.share)
 
-    def say_place(self, text: str, *, is_private: bool) -> None:
+    def show_location(self, text: str, *, is_private: bool) -> None:
         self.place.setText(text)
         self.share.setVisible(is_private)
 

@@ -62,11 +62,11 @@ class Notifications(QObject):
             self.notice.clear()
             announce(self._page, self.tr("The calendar is back."))
         if not self.model.has_loaded:
-            self.legend.say_place(self.tr("Opening the calendar …"), is_private=False)
+            self.legend.show_location(self.tr("Opening the calendar …"), is_private=False)
         elif away:
-            self.legend.say_place(self.tr("away"), is_private=False)
+            self.legend.show_location(self.tr("away"), is_private=False)
         elif seen.is_private:
-            self.legend.say_place(self.tr("Only on this computer."), is_private=True)
+            self.legend.show_location(self.tr("Only on this computer."), is_private=True)
         else:
-            self.legend.say_place(self.tr("PostgreSQL · in step"), is_private=False)
+            self.legend.show_location(self.tr("PostgreSQL · in step"), is_private=False)
         self.legend.place.setToolTip(seen.place)

@@ -272,7 +272,7 @@ class BookingsPage(QWidget):
         self.legend.key.set_persons(tuple({one.owner for one in seen.bookings} | {seen.person} - {""}), seen.person)
         self._show_body(bool(seen.slots))
         self.notifications.show_calendar_source(away)
-        self.say_free()
+        self.show_free()
         self._show_details()
         self.enable()
 
@@ -287,10 +287,10 @@ class BookingsPage(QWidget):
         self._show_body(bool(seen.slots))
         self.refresh()
 
-    def say_free(self) -> None:
+    def show_free(self) -> None:
         seen = self.model.seen
         free, count = free_now(seen.slots, seen.bookings, self.model.in_use, self.model.now)
-        self.bar.say_free(free, count, is_known=seen.is_live)
+        self.bar.show_free(free, count, is_known=seen.is_live)
 
     def enable(self) -> None:
         booking, last = self.selected_booking, self.commands.last
@@ -403,7 +403,7 @@ class BookingsPage(QWidget):
         self._connect_actions()
         self._connect_views()
         self._connect_drawers()
-        self.legend.share_wanted.connect(self.dialogs.tell_how_to_share)
+        self.legend.share_wanted.connect(self.dialogs.explain_sharing)
         self.notice.action_triggered.connect(lambda number: self.model.reload())
         self.body.resized.connect(self.place)
         for part in (self.commands, self.dialogs):
@@ -415,7 +415,7 @@ class BookingsPage(QWidget):
         self.commands.undo_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
         self.model.settled.connect(self.notifications.show_settled)
-        self.model.fleet.use_changed.connect(lambda name: self.say_free())
+        self.model.fleet.use_changed.connect(lambda name: self.show_free())
 
     def _connect_actions(self) -> None:
         acts, views = self.acts, self.bar.views

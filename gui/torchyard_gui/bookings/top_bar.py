@@ -81,7 +81,7 @@ class TopBar(QFrame):
         self.search_field.show()
         self.search_field.setFocus()
 
-    def say_free(self, free: int, all_: int, *, is_known: bool) -> None:
+    def show_free(self, free: int, all_: int, *, is_known: bool) -> None:
         """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable."""
         if not all_:
             self.free.setText("")

@@ -188,7 +188,7 @@ class BookingsModel(QObject):
             with self._lock:
                 watch, calendar = self._watch, self._calendar
                 self._watch = None
-            in_background(lambda: _let_rest(watch, calendar))
+            in_background(lambda: _close_connection(watch, calendar))
 
     def reload(self) -> None:
         """Reloads everything after the reload in progress."""
@@ -369,7 +369,7 @@ class BookingsModel(QObject):
         in_background(let_go)
 
 
-def _let_rest(watch: Watch | None, calendar: Calendar | None) -> None:
+def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:
     """Closes the connection of a calendar that is no longer visible; runs on a thread."""
     if watch is not None:
         watch.close()

@@ -196,7 +196,7 @@ class FleetModel(QObject):
         if not self._watchers:
             self._clock.stop()
 
-    def look_at(self, name: str) -> None:
+    def show_acts_of(self, name: str) -> None:
         """Sets the host whose details are shown, or "": its latest audit records are loaded."""
         self._looked_at = name
         self._ask_acts(name)

@@ -59,7 +59,7 @@ class PlanningTime(QObject):
         self._is_visible = False
         self._tick = QTimer(self)
         self._tick.setInterval(TICK_MS)
-        self._tick.timeout.connect(self._go_on)
+        self._tick.timeout.connect(self._advance)
 
     @property
     def now(self) -> datetime:
@@ -116,7 +116,7 @@ class PlanningTime(QObject):
             self._last_state = state
             self.changed.emit()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         self.begin()
         self.refresh()
 

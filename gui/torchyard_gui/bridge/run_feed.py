@@ -229,18 +229,18 @@ class RunFeed(QObject):
             changes.shown = True
         elif kind == "shown":
             replicas = payload["replicas"]
-            picture.take_up(changes)
+            picture.mark_followed(changes)
             picture.forget_noted()
             picture.take_shown(payload["state"], payload["reason"], payload["as_of"], replicas)
-            picture.find(picture.primary, changes)
+            picture.mark_found(picture.primary, changes)
             changes.run = changes.shown = True
             if payload["alive"]:
                 self._looked_at = time.monotonic()
                 self._silence_timer.start()
         elif kind == "away":
             self.error = payload
-            picture.take_up(changes)
-            picture.lose(payload.host, changes)
+            picture.mark_followed(changes)
+            picture.mark_lost(payload.host, changes)
             changes.run = True
         elif kind == "broke":
             self._end(payload)
@@ -317,7 +317,7 @@ class RunFeed(QObject):
                 picture.state, picture.reason = "failed", error.message
                 self._changes.run = True
             else:  # The error is not about the run.
-                picture.give_up(self._changes)
+                picture.mark_unfollowed(self._changes)
         self.failed.emit(error)
 
 

@@ -184,7 +184,7 @@ class RunState:
         """Takes a host's sample; `now` is the local monotonic time. Call `sum_up` after the samples of all hosts."""
         # A primary that hung up is back only with its journal.
         if host != self.primary or host in self._silent:
-            self.find(host, changes)
+            self.mark_found(host, changes)
         self._heard[host] = now
         self._told_at[host] = float(sample["time"])
         at = float(sample["time"])
@@ -210,13 +210,13 @@ class RunState:
                 self._silent.add(host)
                 self._lose(host, self._told_at.get(host) or wall - (now - heard), changes)
 
-    def lose(self, host: str, changes: RunChanges) -> None:
+    def mark_lost(self, host: str, changes: RunChanges) -> None:
         """Marks a host as unreachable."""
         self._silent.discard(host)
         if host not in self.lost:
             self._lose(host, self._told_at.get(host) or self.as_of, changes)
 
-    def find(self, host: str, changes: RunChanges) -> None:
+    def mark_found(self, host: str, changes: RunChanges) -> None:
         """Marks a host as answering again."""
         if host in self.lost:
             del self.lost[host]
@@ -225,19 +225,19 @@ class RunState:
             changes.run = True
             changes.replicas.update(self._by_host.get(host, {}))
 
-    def give_up(self, changes: RunChanges) -> None:
+    def mark_unfollowed(self, changes: RunChanges) -> None:
         """Marks the run as not followed; the state on its hosts is unknown."""
         self.is_followed = False
         self.lost = {host: self._told_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
         changes.replicas.update(self.tracks)
 
-    def take_up(self, changes: RunChanges) -> None:
+    def mark_followed(self, changes: RunChanges) -> None:
         """Marks the run as followed; hosts that do not answer are reported again."""
         if not self.is_followed:
             self.is_followed = True
             for host in list(self.lost):
-                self.find(host, changes)
+                self.mark_found(host, changes)
 
     # Totals
 
@@ -339,10 +339,10 @@ class RunState:
     def _connection(self, event: Mapping[str, Any], changes: RunChanges) -> None:
         host = str(event["host"])
         if event["state"] == "lost":
-            self.lose(host, changes)
+            self.mark_lost(host, changes)
             return
         was_lost = host in self.lost
-        self.find(host, changes)
+        self.mark_found(host, changes)
         at = when(event.get("time"))
         if was_lost and at is not None:
             self._note(TimelineEvent(at, "host_back", host=host), changes)

@@ -206,7 +206,7 @@ class ZoomView(QGraphicsView):
         if self._canvas.is_empty:
             paint_empty(painter, QRectF(self.viewport().rect()), *self._empty)
 
-    def lay_picture(self, picture: QPixmap | None) -> None:
+    def show_snapshot(self, picture: QPixmap | None) -> None:
         """Paints a pixmap of the viewport in place of the dots; None removes it."""
         self._picture = picture
         self._repaint_background()

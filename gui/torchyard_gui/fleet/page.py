@@ -157,7 +157,7 @@ class FleetPage(QWidget):
         self.model.watch(True)
         if not self.list.chosen and self.rows.names:
             self.list.choose(self.rows.names[0])
-        self._look_at_chosen()
+        self._load_acts()
         if not self.search_field.hasFocus():
             self.list.setFocus()
         if not self.model.has_looked:
@@ -165,7 +165,7 @@ class FleetPage(QWidget):
 
     def hideEvent(self, event: QHideEvent) -> None:
         self.model.watch(False)
-        self.model.look_at("")
+        self.model.show_acts_of("")
         self._summarize_soon.stop()
         super().hideEvent(event)
 
@@ -190,7 +190,7 @@ class FleetPage(QWidget):
             widget.addActions(acts.all())
         self.search_field.textChanged.connect(self._search)
         self.list.chosen_changed.connect(self._show_chosen)
-        self.list.chosen_changed.connect(self._look_at_chosen)
+        self.list.chosen_changed.connect(self._load_acts)
         self.list.action_pressed.connect(self.perform_action)
         self.list.activated.connect(self._activated)
         self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
@@ -308,9 +308,9 @@ class FleetPage(QWidget):
         statuses = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
         self.details.show_hosts(statuses)
 
-    def _look_at_chosen(self) -> None:
+    def _load_acts(self) -> None:
         one = self._one() if self.isVisible() else None
-        self.model.look_at(one.name if one is not None else "")
+        self.model.show_acts_of(one.name if one is not None else "")
 
     def _enable(self) -> None:
         chosen = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]

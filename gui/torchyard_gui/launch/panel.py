@@ -111,14 +111,14 @@ class LaunchPanel(QDialog):
         Args:
             planned: The time; a later time makes a booking, at which the run starts by itself.
         """
-        self.come_forward()
+        self.bring_to_front()
         self.activateWindow()
         if self.is_launching:
             return
         self._source, self._planned = source, planned or PlannedTime()
         self._begin()
 
-    def come_forward(self) -> None:
+    def bring_to_front(self) -> None:
         """Brings the panel to the front."""
         self.show()
         self.raise_()

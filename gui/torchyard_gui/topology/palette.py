@@ -247,14 +247,14 @@ class Palette(QFrame):
             return
         self.role_chosen.emit(role, 1)
 
-    def _parted(self) -> tuple[int, str]:
+    def _parse_search(self) -> tuple[int, str]:
         match = _AMOUNT.fullmatch(self.search.text())
         assert match is not None
         return int(match[1] or 1), match[2].strip()
 
     def _filter(self, _text: str) -> dict[PaletteSection, str]:
         """Filters each section and selects its first match."""
-        _, letters = self._parted()
+        _, letters = self._parse_search()
         found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))
         self.nothing.setText(self.tr("Nothing here is called “{letters}”.").format(letters=letters))
@@ -272,7 +272,7 @@ class Palette(QFrame):
         return False
 
     def _quick_add(self, many: bool) -> None:
-        count, letters = self._parted()
+        count, letters = self._parse_search()
         if not letters:
             return
         found = self._filter("")

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLineEdit, QPus
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 420
-RATHER = 2
+ALTERNATIVE = 2
 """Result code for the third choice, neither yes nor no."""
 
 
@@ -27,7 +27,7 @@ def yes_to(accept: str) -> str:
 class ConfirmationDialog(QDialog):
     """Accepted with yes. Open it with `open()`, which blocks only its window."""
 
-    rather_chosen = Signal()
+    alternative_chosen = Signal()
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class ConfirmationDialog(QDialog):
         no: str,
         parent: QWidget | None = None,
         *,
-        rather: str = "",
+        alternative: str = "",
         is_grave: bool = True,
     ):
         """Creates a dialog with two or three buttons.
 
         Args:
-            rather: A third choice, the default if given.
+            alternative: A third choice, the default if given.
             is_grave: Confirming deletes something.
         """
         super().__init__(parent)
@@ -53,14 +53,14 @@ class ConfirmationDialog(QDialog):
         self.yes.setProperty("danger", is_grave)
         buttons = QDialogButtonBox()
         role = QDialogButtonBox.ButtonRole
-        buttons.addButton(self.yes, role.DestructiveRole if rather else role.AcceptRole)
+        buttons.addButton(self.yes, role.DestructiveRole if alternative else role.AcceptRole)
         self.no = buttons.addButton(no, role.RejectRole)
-        self.rather: QPushButton | None = None
-        if rather:
-            self.rather = QPushButton(rather)
-            self.rather.setProperty("primary", True)
-            self.rather.clicked.connect(self._rather)
-            buttons.addButton(self.rather, role.AcceptRole)
+        self.alternative: QPushButton | None = None
+        if alternative:
+            self.alternative = QPushButton(alternative)
+            self.alternative.setProperty("primary", True)
+            self.alternative.clicked.connect(self._choose_alternative)
+            buttons.addButton(self.alternative, role.AcceptRole)
         self.yes.clicked.connect(self.accept)
         self.no.clicked.connect(self.reject)
         self.rows = QVBoxLayout()
@@ -75,13 +75,13 @@ class ConfirmationDialog(QDialog):
         layout.addSpacing(6)
         layout.addWidget(buttons)
         self.yes.setAutoDefault(False)
-        first = self.rather or self.no
+        first = self.alternative or self.no
         first.setDefault(True)
         first.setFocus()
 
-    def _rather(self) -> None:
-        self.done(RATHER)
-        self.rather_chosen.emit()
+    def _choose_alternative(self) -> None:
+        self.done(ALTERNATIVE)
+        self.alternative_chosen.emit()
 
 
 class DialogButtons(QDialogButtonBox):

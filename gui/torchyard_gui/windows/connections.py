@@ -106,7 +106,7 @@ class Wiring(QObject):
         from torchyard_gui.bookings.booking_reminder import BookingReminder
 
         made = BookingReminder(self.bookings, self._booked_by_runs, self._show_booking, self.window.say, self)
-        self.window.lay_above(made.bar)
+        self.window.add_bar_above(made.bar)
         return made
 
     def _calendar(self) -> BookingsModel | None:
@@ -163,7 +163,7 @@ class Wiring(QObject):
         from torchyard_gui.windows.close_confirmation import CloseConfirmation
 
         panel = LaunchPanel(self.fleet, self.window)
-        self.window.before_closing.append(CloseConfirmation(self.window, panel, panel.come_forward).may_close)
+        self.window.before_closing.append(CloseConfirmation(self.window, panel, panel.bring_to_front).may_close)
         panel.run_started.connect(self._open_run)
         panel.trust_requested.connect(self._trust)
         cast("FleetPage", self.window.page("fleet")).trusted.connect(panel.trusted)
@@ -262,7 +262,7 @@ class Wiring(QObject):
         self._say_soon.start()
 
     def _say_fleet(self) -> None:
-        self.window.say_fleet(fleet_texts(self.fleet), gpu_text(self.fleet))
+        self.window.set_fleet_texts(fleet_texts(self.fleet), gpu_text(self.fleet))
 
     def _name_window(self) -> None:
         self.window.setWindowTitle(f"{self.document.name}[*] – Torchyard")

@@ -202,7 +202,7 @@ class MainWindow(QMainWindow):
 
     # -- messages
 
-    def say_fleet(self, texts: list[StatusText], right: str = "") -> None:
+    def set_fleet_texts(self, texts: list[StatusText], right: str = "") -> None:
         """Sets the fleet's texts in the status bar, for all pages."""
         self._fleet_says = texts
         self._right_says = right
@@ -214,7 +214,7 @@ class MainWindow(QMainWindow):
         texts = list(as_page(page).status_texts()) if page is not None else []
         self.status_line.say([*self._fleet_says, *texts], self._right_says)
 
-    def lay_above(self, bar: QWidget) -> None:
+    def add_bar_above(self, bar: QWidget) -> None:
         """Inserts a bar above all pages."""
         self._above.insertWidget(0, bar)
 

@@ -73,14 +73,14 @@ def test_finding_pales_what_does_not_match_and_filters_take_lanes_away(desk: Des
     desk.wait(lambda: desk.shown("letters"))
     QTest.keyClick(desk.page.surface, Key.Key_F, CONTROL)
     QTest.keyClicks(desk.page.bar.search_field, "letters")
-    assert desk.page.surface.picture.paled == {one.id}
+    assert desk.page.surface.picture.dimmed == {one.id}
     desk.page.bar.search_field.clear()
     desk.page.bar.offer(desk.model.seen)
     choices = {action.text(): action for action in desk.page.bar.filter_menu.actions()}
     choices["H100 80 GB"].trigger()
     assert {row.host for row in desk.page.surface.picture.lanes.rows} == {"gpu-b"}
     choices["kim"].trigger()
-    assert desk.page.surface.picture.paled == {other.id}
+    assert desk.page.surface.picture.dimmed == {other.id}
 
 
 def test_hovering_tells_all_of_a_booking_and_the_zone(desk: Desk) -> None:

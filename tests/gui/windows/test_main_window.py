@@ -146,7 +146,7 @@ def test_f6_goes_round_the_panes(opened: Opened, qtbot: QtBot) -> None:
 
 
 def test_the_status_line_says_what_fleet_and_page_say(opened: Opened) -> None:
-    opened.window.say_fleet([("ok", "5 of 6 hosts answer")], "24 GPUs known")
+    opened.window.set_fleet_texts([("ok", "5 of 6 hosts answer")], "24 GPUs known")
     assert opened.window.status_line.texts == ["5 of 6 hosts answer", "Topology is well"]
     page = opened.page("topology")
     page.says = "2 problems"

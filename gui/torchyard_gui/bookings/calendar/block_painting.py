@@ -106,7 +106,7 @@ class BlockPainter:
                 break
             if block.bottom <= clip.top() or block.end <= since or block.start >= until:
                 continue
-            pale = block.booking.id in picture.paled or block.booking.id == lifted
+            pale = block.booking.id in picture.dimmed or block.booking.id == lifted
             if pale:
                 painter.setOpacity(0.35)
             self._block(painter, picture, axis, block, picture.strips[number], block.booking.id == selected)

@@ -22,19 +22,19 @@ Strip = tuple[tuple[float, float, float], ...]
 
 @dataclass(frozen=True)
 class DisplayList:
-    """Values to draw. `strips` go with `blocks` by index; `paled` are bookings outside the filter."""
+    """Values to draw. `strips` go with `blocks` by index; `dimmed` are bookings outside the filter."""
 
     lanes: Lanes = field(default_factory=lambda: lanes_of(()))
     blocks: tuple[Block, ...] = ()
     strips: tuple[Strip, ...] = ()
     usage: Usage = field(default_factory=lambda: Usage({}, {}, {}))
     folded: Mapping[str, tuple[tuple[Interval, int], ...]] = field(default_factory=dict)
-    paled: frozenset[str] = frozenset()
+    dimmed: frozenset[str] = frozenset()
     notes: Mapping[str, str] = field(default_factory=dict)
     """By booking: the agents' note about its idle time."""
     states: Mapping[str, str] = field(default_factory=dict)
     """By host: the mark of its state."""
-    asides: Mapping[str, str] = field(default_factory=dict)
+    host_notes: Mapping[str, str] = field(default_factory=dict)
     """By host: its GPU model, or its number of cores."""
     person: str = ""
     zone: str = "UTC"
@@ -82,8 +82,8 @@ class DisplayListBuilder:
         self._by_lane: dict[int, tuple[Block, ...]] = {}
         self._paled: set[str] = set()
         self._folded: dict[str, tuple[tuple[Interval, int], ...]] = {}
-        self._of_asides: tuple[Lanes, Mapping[str, int]] | None = None
-        self._asides: dict[str, str] = {}
+        self._host_notes_key: tuple[Lanes, Mapping[str, int]] | None = None
+        self._host_notes: dict[str, str] = {}
 
     def of(
         self,
@@ -111,18 +111,18 @@ class DisplayListBuilder:
             self._own, self._blocks, self._by_lane, self._paled, self._folded = {}, [], {}, set(), {}
             self._draw(seen.bookings, (), usage, chosen)
         self._fold({gpu for booking in (*come, *gone) for gpu in booking.gpus})
-        if self._of_asides != (lanes, cores):
-            self._of_asides, self._asides = (lanes, cores), _asides(lanes, cores)
+        if self._host_notes_key != (lanes, cores):
+            self._host_notes_key, self._host_notes = (lanes, cores), _make_host_notes(lanes, cores)
         return DisplayList(
             lanes=lanes,
             blocks=tuple(block for block, _ in self._blocks),
             strips=tuple(strip for _, strip in self._blocks),
             usage=usage,
             folded=dict(self._folded),
-            paled=frozenset(self._paled),
+            dimmed=frozenset(self._paled),
             notes=_notes(seen, now),
             states=states,
-            asides=self._asides,
+            host_notes=self._host_notes,
             person=seen.person,
             zone=seen.zone,
             now=now,
@@ -194,7 +194,7 @@ def _tops(block: Block) -> range:
 
 def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int]] | None:
     """Returns (top, bottom) of the rows to repaint, or None for everything."""
-    same = ("states", "asides", "notes", "person", "zone")
+    same = ("states", "host_notes", "notes", "person", "zone")
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
@@ -204,7 +204,7 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}
     changed = [block for block in before.blocks if id(block) not in new]
     changed += [block for block in after.blocks if id(block) not in old]
-    if before.paled ^ after.paled - {block.booking.id for block in changed}:
+    if before.dimmed ^ after.dimmed - {block.booking.id for block in changed}:
         return None
     hosts = {row.host for row in after.lanes.rows if before.folded.get(row.host) != after.folded.get(row.host)}
     rows = [(row.top, row.bottom) for row in after.lanes.rows if row.host in hosts and row.kind == "folded"]
@@ -238,16 +238,16 @@ def _notes(seen: Seen, now: datetime) -> dict[str, str]:
     return notes
 
 
-def _asides(lanes: Lanes, cores: Mapping[str, int]) -> dict[str, str]:
-    asides = {}
+def _make_host_notes(lanes: Lanes, cores: Mapping[str, int]) -> dict[str, str]:
+    host_notes = {}
     for row in lanes.rows:
         if row.is_lane:
             continue
         models = {short_model(slot) for slot in row.slots if not slot.is_cpu}
         if len(models) == 1:
-            asides[row.host] = models.pop()
+            host_notes[row.host] = models.pop()
         elif models:
-            asides[row.host] = labels.slots_count(slot.id for slot in row.slots)
+            host_notes[row.host] = labels.slots_count(slot.id for slot in row.slots)
         elif row.host in cores:
-            asides[row.host] = labels.translate("Bookings", "{count} cores").format(count=cores[row.host])
-    return asides
+            host_notes[row.host] = labels.translate("Bookings", "{count} cores").format(count=cores[row.host])
+    return host_notes

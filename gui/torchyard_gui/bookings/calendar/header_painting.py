@@ -134,7 +134,7 @@ def _host(painter: QPainter, picture: DisplayList, row: Row) -> None:
     painter.drawText(QRectF(44, row.top, room, row.height), LEFT, name)
     left = 44 + painter.fontMetrics().horizontalAdvance(name) + 8
     painter.setFont(look.font("tiny"))
-    aside = picture.asides.get(row.host, "")
+    aside = picture.host_notes.get(row.host, "")
     rest = M.lane_header - 4 - left
     if aside and rest > 24:
         painter.setPen(look.pen("text3"))

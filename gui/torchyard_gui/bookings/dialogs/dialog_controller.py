@@ -116,7 +116,7 @@ class DialogController(QObject):
 
         self._open(RulesDialog(self.model, self._page))
 
-    def tell_how_to_share(self) -> None:
+    def explain_sharing(self) -> None:
         dialog = ConfirmationDialog(
             self.tr("Share the calendar with the team"),
             self.tr(

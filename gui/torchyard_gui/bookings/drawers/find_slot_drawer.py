@@ -154,7 +154,7 @@ class FindSlotDrawer(Drawer):
         self.wait.setVisible(True)
         self._announce()
 
-    def say_problem(self, text: str) -> None:
+    def show_problem_text(self, text: str) -> None:
         self._drop_cards()
         self.summary.setText(text)
         self.wait.setVisible(False)  # The request can never be met.

@@ -41,7 +41,7 @@ class SnapshotCache(QObject):
         self._calm = 0
         if self.is_taken:
             self.is_taken = False
-            self._view.lay_picture(None)
+            self._view.show_snapshot(None)
             self._scene.ground.setOpacity(1)
 
     def end(self) -> None:
@@ -62,4 +62,4 @@ class SnapshotCache(QObject):
         self.is_taken = True
         # Opacity instead of hiding, because Qt would discard the cached pixmaps of hidden items.
         self._scene.ground.setOpacity(0)
-        self._view.lay_picture(picture)
+        self._view.show_snapshot(picture)

@@ -228,10 +228,10 @@ class FileActions(QObject):
             self.tr("Discard"),
             self.tr("Cancel"),
             self._window,
-            rather=self.tr("Save"),
+            alternative=self.tr("Save"),
         )
         box.setObjectName("unsaved")
-        box.rather_chosen.connect(lambda: self.save(then))
+        box.alternative_chosen.connect(lambda: self.save(then))
         box.accepted.connect(lambda: then())
         if cancelled is not None:
             box.rejected.connect(lambda: cancelled())
