@@ -22,6 +22,7 @@ from tests.roles.strategies.reduction_server.reducers import (
 from torchyard_roles.errors import PeerLost, RolesError
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.reduction_server import reducer as reducer_module
+from torchyard_roles.strategies.reduction_server.chunk_sum import Deliver
 from torchyard_roles.strategies.reduction_server.reducer import Reducer, Terms
 
 __all__ = ["reducers"]
