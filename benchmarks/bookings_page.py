@@ -29,7 +29,7 @@ from torchyard_core.booking.model import Booking, Slot, State, Use
 from torchyard_core.home import Home
 from torchyard_gui.bookings.calendar.display_list import picture_of
 from torchyard_gui.bookings.page import BookingsPage
-from torchyard_gui.bridge.bookings_model import BookingsModel, Seen
+from torchyard_gui.bridge.bookings_model import BookingsModel, CalendarState
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -44,7 +44,7 @@ NOW = MONDAY + timedelta(days=2, hours=9)
 PEOPLE = ("kim", "vision", "speech", "robots", "intern", "nlp", "audio")
 
 
-def full_week() -> Seen:
+def full_week() -> CalendarState:
     """Groups of one to eight GPUs, back to back over seven days, used up to now."""
     slots = tuple(
         Slot(f"GPU-{host:02}-{number}", f"n{host:02}", number, "NVIDIA H100 80GB HBM3", 81559)
@@ -81,7 +81,7 @@ def full_week() -> Seen:
                     uses += [Use(gpu, f"n{host:02}", owner, start, min(start + length * 0.8, NOW)) for gpu in gpus]
                 start += length + timedelta(minutes=15)
             first, group = first + count, group + 1
-    return Seen(tuple(bookings), slots, NOW, True, person="kim", uses=tuple(uses), zone="UTC")
+    return CalendarState(tuple(bookings), slots, NOW, True, person="kim", uses=tuple(uses), zone="UTC")
 
 
 def main() -> list[Promise]:

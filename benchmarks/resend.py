@@ -25,7 +25,7 @@ from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.file_hash_cache import RACY_NS
-from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.snapshot import take_snapshot
 from torchyard_core.launch.snapshot_upload import send_everywhere
 
@@ -64,7 +64,7 @@ def links_to(fleet: Fleet) -> dict[str, AgentLink]:
 def send(folder: Path, links: dict[str, AgentLink], fleet: Fleet, caches: Path | None) -> int:
     """Number of bytes sent."""
     sent = [0]
-    telling = Telling(lambda event: None, on_progress=lambda step, done, total: sent.append(total))
+    telling = LaunchProgress(lambda event: None, on_progress=lambda step, done, total: sent.append(total))
     snapshot = take_snapshot(folder, (), Event(), caches)
     assert len(snapshot.manifest) == FILES + 1
     send_everywhere(snapshot, links, fleet, telling)

@@ -12,7 +12,7 @@ from torchyard_core.topology.file import TopologyFile, read_topology
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.launch.panel import LaunchPanel
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 
 AGENT = "agent 0.1.0 on Python 3.12.3"
 FINGERPRINT = "SHA256:Gm3nqWq0vQ7yq1m2m0E5sO8o9cYyXr5m5jB8o2hK1dQ"
@@ -28,7 +28,7 @@ class StagedLaunch(LaunchJob):
         pass
 
 
-def phases(wiring: Wiring) -> Iterator[tuple[str, LaunchPanel]]:
+def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
     """The panel, made ready for each picture, with the picture's name."""
     setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # pictures only: no launch may reach a real host
     assert wiring.document.path is not None

@@ -32,7 +32,7 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.presets import PRESETS
 from torchyard_gui.app import make_window
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 
 if TYPE_CHECKING:
@@ -204,9 +204,9 @@ def _launch(window: MainWindow, camera: Camera) -> None:
         camera.take(window, f"launch-{name}", over=panel)
 
 
-def _wiring(window: MainWindow) -> Wiring:
-    wiring = window.findChild(Wiring)
-    assert isinstance(wiring, Wiring)
+def _wiring(window: MainWindow) -> WindowConnections:
+    wiring = window.findChild(WindowConnections)
+    assert isinstance(wiring, WindowConnections)
     return wiring
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchyard_agent.protocol.metrics_report import METRICS, MOST_NAMES, is_name
+from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS, is_name
 from torchyard_roles.errors import UsageProblem
 
 INTERVAL_S = 0.2
@@ -65,9 +65,10 @@ class Progress:
         """Store metrics of the script: numbers, or tensors with one element. Raises UsageProblem."""
         noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
         own = sorted(noted.keys() - set(METRICS))
-        if len(own) > MOST_NAMES:
+        if len(own) > MAX_CUSTOM_METRICS:
             raise UsageProblem(
-                f"report() got {len(own)} names of its own, but {MOST_NAMES} are kept: {', '.join(own[:5])}, ….",
+                f"report() got {len(own)} names of its own, but {MAX_CUSTOM_METRICS} are kept: "
+                f"{', '.join(own[:5])}, ….",
                 "Report fewer, for example a mean instead of a number for each layer.",
             )
         self._noted = noted

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard_agent.protocol.metrics_report import METRICS, MOST_NAMES, own
+from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS, own
 
 FIELDS = (
     "cpu",
@@ -55,7 +55,7 @@ def capacity_for(replicas: int) -> int:
     return max(300, min(CAPACITY, BUDGET // max(1, replicas)))
 
 
-class Ring:
+class TimeSeries:
     """Samples in order of time. A value that is unknown, or not finite, is NaN, which a plot shows as a gap.
 
     Fields that the script names are added when they first occur, at most 32.
@@ -85,7 +85,7 @@ class Ring:
             self._make_room()
         self._times[self._end] = time
         for field in values:
-            if field.startswith(OWN) and field not in self._row and len(self.own) < MOST_NAMES:
+            if field.startswith(OWN) and field not in self._row and len(self.own) < MAX_CUSTOM_METRICS:
                 self._add(field)
         for field, row in self._row.items():
             value = values.get(field)
@@ -154,7 +154,7 @@ MIN_TRAINERS = 3
 """Fewest trainers for which a median is meaningful."""
 
 
-class Latest:
+class LatestSamples:
     """The newest sample of each host that has not been taken yet, for one producer and one consumer thread.
 
     A slow consumer skips samples instead of falling behind.

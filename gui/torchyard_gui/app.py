@@ -55,7 +55,7 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.theme.theme import theme
-    from torchyard_gui.windows.connections import Wiring
+    from torchyard_gui.windows.connections import WindowConnections
     from torchyard_gui.windows.main_window import MainWindow
     from torchyard_gui.windows.window_settings import WindowSettings
 
@@ -65,7 +65,7 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
     theme().set_mode(settings.mode)
     theme().prepare(application)
     window = MainWindow(settings)
-    wiring = Wiring(window, home, fleet_file)
+    wiring = WindowConnections(window, home, fleet_file)
     settings.restore(window)
     if file is not None:
         wiring.open_file(file)

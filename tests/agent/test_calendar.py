@@ -38,7 +38,7 @@ def test_what_a_store_makes_is_what_an_agent_reads() -> None:
 
     assert known.taken == now.timestamp()
     assert known.bookings == (
-        calendar.Booked("b1", "lee", "tune", (A, B), now.timestamp(), end.timestamp(), "r", True),
+        calendar.CalendarBooking("b1", "lee", "tune", (A, B), now.timestamp(), end.timestamp(), "r", True),
     )
     assert known.persons_of("gpu-b", "ubuntu") == ("kim", "lee")
     assert known.persons_of("cpu-b", "ubuntu") == ()

@@ -49,7 +49,7 @@ from torchyard_core.booking.time_parser import end_moment, length, moment
 from torchyard_core.booking.waitlist import wish_from_json, wish_to_json
 from torchyard_core.cli.views.run_progress import PlainView
 from torchyard_core.errors import AgentRefused, FileProblem, HostError, RunFailed, TorchyardError, UsageError
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.host_facts_cache import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, add_host, parse_ports, read_fleet, remove_host
 from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, misfit
@@ -648,7 +648,7 @@ class _Said:
 def link_says(messages: Sequence[Any], method: str) -> Any:
     """A link's answer to `method` where the host says these messages. Raises HostError, AgentRefused."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in messages]
-    link = Link("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
+    link = DaemonClient("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
     try:
         return link.call(method, {}, 20.0)
     finally:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.core.booking.cluster import Cluster
 from tests.core.booking.teams import SLOTS
-from torchyard_core.booking.errors import NoRights, Refused, StoreAway
+from torchyard_core.booking.errors import PermissionDenied, Refused, StoreUnavailable
 from torchyard_core.booking.model import Draft, IdleEvidence
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Wish
@@ -153,9 +153,9 @@ def _end_of(call: Callable[[], object]) -> str:
     try:
         call()
         return "done"
-    except (Refused, NoRights):
+    except (Refused, PermissionDenied):
         return "refused"
-    except StoreAway as away:
+    except StoreUnavailable as away:
         return "busy" if "too busy" in away.message else f"failed: {away.message}"
     except Exception as error:  # reported to the judge
         return f"failed: {error!r}"

@@ -18,7 +18,7 @@ import pytest
 from tests.lab.boot import REPOSITORY
 from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
-from torchyard_agent.protocol.authenticated_transport import Refusals
+from torchyard_agent.protocol.authenticated_transport import RefusedConnections
 from torchyard_roles.errors import ProtocolError
 from torchyard_roles.exchange import listener as admission
 from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen
@@ -128,7 +128,7 @@ def test_silent_strangers_end_no_server_and_keep_no_caller_out(
 
 def test_refusals_are_counted_and_said_once_a_minute() -> None:
     now = 100.0
-    counted = Refusals(lambda: now)
+    counted = RefusedConnections(lambda: now)
     said = [counted.note(f"{number}") for number in range(1000)]
     now += authenticated_transport.EVERY_S
     said.append(counted.note("the next"))

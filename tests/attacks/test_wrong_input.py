@@ -31,7 +31,7 @@ from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.fleet.host_facts_cache import planner_hosts
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.response_schemas import NOTIFICATIONS, misfit
-from torchyard_core.launch.checks.bandwidth import Bandwidths
+from torchyard_core.launch.checks.bandwidth import BandwidthCache
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.document.crash_recovery import Recovery
 from torchyard_roles.checkpoints import files
@@ -126,7 +126,7 @@ def test_files_of_this_desktop_and_of_a_host(tmp_path: Path) -> None:
     for content in (DEEP, "[]", '"x"'):
         assert kept_calendar(content.encode()) is None
     (tmp_path / "bandwidth.json").write_text(f'{{"k": {{"bytes_s": {"9" * 400}, "at": 1}}}}')
-    assert Bandwidths(tmp_path / "bandwidth.json").of(("a", "b"), "k").bytes_s is None
+    assert BandwidthCache(tmp_path / "bandwidth.json").of(("a", "b"), "k").bytes_s is None
     event = {"epoch": 1, "seq": 1, "time": "2031-01-10T09:00:00Z", "event": "note"}
     (tmp_path / "journal.jsonl").write_text(f"{DEEP}\n{json.dumps(event)}\n")
     assert JournalReader(str(tmp_path)).read() == [event]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from torchyard_core.replica_metrics import Latest, replica_values, slow_ones
+from torchyard_core.replica_metrics import LatestSamples, replica_values, slow_ones
 
 
 def test_the_latest_sample_of_each_host_wins() -> None:
-    latest = Latest()
+    latest = LatestSamples()
     assert latest.put("gpu-a", {"time": 1})
     assert not latest.put("gpu-b", {"time": 1})
     assert not latest.put("gpu-a", {"time": 2})

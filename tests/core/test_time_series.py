@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from torchyard_core.replica_metrics import CAPACITY, Ring, capacity_for
+from torchyard_core.replica_metrics import CAPACITY, TimeSeries, capacity_for
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 7, 64, 100])
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 500])
 def test_the_newest_samples_are_kept_in_order(capacity: int, count: int) -> None:
-    ring = Ring(capacity, ["loss"])
+    ring = TimeSeries(capacity, ["loss"])
     for second in range(count):
         assert ring.append(float(second), {"loss": second * 2.0})
     expected = list(range(max(0, count - capacity), count))
@@ -24,7 +24,7 @@ def test_the_newest_samples_are_kept_in_order(capacity: int, count: int) -> None
 
 
 def test_what_was_not_told_is_a_gap_and_the_last_value_stays_known() -> None:
-    ring = Ring(10)
+    ring = TimeSeries(10)
     ring.append(1.0, {"loss": 0.5, "gpu": 90.0})
     ring.append(2.0, {"gpu": None})
     assert math.isnan(ring.values("loss")[1])
@@ -35,7 +35,7 @@ def test_what_was_not_told_is_a_gap_and_the_last_value_stays_known() -> None:
 
 
 def test_a_journal_that_is_replayed_adds_nothing_twice() -> None:
-    ring = Ring(10, ["loss"])
+    ring = TimeSeries(10, ["loss"])
     assert ring.append(5.0, {"loss": 1.0})
     assert not ring.append(5.0, {"loss": 9.0})
     assert not ring.append(4.0, {"loss": 9.0})
@@ -43,7 +43,7 @@ def test_a_journal_that_is_replayed_adds_nothing_twice() -> None:
 
 
 def test_what_a_plot_is_given_is_one_piece_of_memory() -> None:
-    ring = Ring(100, ["loss", "gpu"])
+    ring = TimeSeries(100, ["loss", "gpu"])
     for second in range(1000):
         ring.append(float(second), {"loss": 1.0})
     assert ring.times().flags["C_CONTIGUOUS"]
@@ -58,7 +58,7 @@ def test_many_replicas_keep_less_each() -> None:
 
 
 def test_fields_of_a_scripts_own_come_later_and_are_no_measured_ones() -> None:
-    ring = Ring(100, ["gpu"])
+    ring = TimeSeries(100, ["gpu"])
     for second in range(70):  # beyond what the first piece of memory holds
         ring.append(float(second), {"gpu": 90.0})
     assert np.isnan(ring.values("own.gpu")).all()

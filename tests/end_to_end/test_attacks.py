@@ -17,7 +17,7 @@ from tests.end_to_end.running import REPOSITORY, kill_keepers, log_of, programs_
 from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
 from torchyard_core.cli.context import CommandContext
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import Launch
 from torchyard_core.launch.progress import Cancelled
@@ -112,12 +112,14 @@ def test_a_launch_taken_back_at_any_step_leaves_nothing(
     settings = CommandContext(home, home.fleet_file, False)
     source = read_topology(on_three_hosts(tmp_path / "long", SLEEPING))
     assert source.topology is not None
-    call = Link.call
+    call = DaemonClient.call
 
     with settings.fleet(settings.inventory().hosts) as fleet:
         launch = Launch(source, source.topology, "taken-back", fleet, {}, lambda event: None)
 
-        def cancelling(link: Link, asked: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        def cancelling(
+            link: DaemonClient, asked: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0
+        ) -> Any:
             if asked == method and not answered:
                 launch.cancel()
             answer = call(link, asked, params, timeout_s)
@@ -125,7 +127,7 @@ def test_a_launch_taken_back_at_any_step_leaves_nothing(
                 launch.cancel()
             return answer
 
-        monkeypatch.setattr(Link, "call", cancelling)
+        monkeypatch.setattr(DaemonClient, "call", cancelling)
         with pytest.raises(Cancelled):
             launch.run()
 

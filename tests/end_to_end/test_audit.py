@@ -17,7 +17,7 @@ from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
 from torchyard_agent import __version__
 from torchyard_core.cli.context import CommandContext
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.home import Home
 
 pytestmark = pytest.mark.lab
@@ -137,7 +137,7 @@ def test_a_launch_that_is_taken_back_is_told(desktop: Desktop, lab3: Lab) -> Non
 
 
 @contextmanager
-def linked(desktop: Desktop, name: str, *, install: bool = False) -> Iterator[Link]:
+def linked(desktop: Desktop, name: str, *, install: bool = False) -> Iterator[DaemonClient]:
     """A desktop's connection to the daemon of a host."""
     home = Home(desktop.home)
     known = CommandContext(home, home.fleet_file, False)

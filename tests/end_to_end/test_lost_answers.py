@@ -24,7 +24,7 @@ from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, vi
 from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.errors import Unreachable
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import StartUnknown
 from torchyard_core.launch.runs.history import History
@@ -88,9 +88,9 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
     """`Link.call`, but that the host hangs up as its keeper begins the run, just before the answer is read; or, where
     it is not even `asked`, before. It can then be reached again only with `back`."""
-    call = Link.call
+    call = DaemonClient.call
 
-    def calling(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+    def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         if method != "run.start":
             return call(link, method, params, timeout_s)
         if asked:
@@ -115,7 +115,7 @@ def test_a_start_whose_answer_is_lost_is_taken_back_where_the_host_can_be_reache
     before = set(gpu_lab["gpu-a"].home.glob(".torchyard/hosts/*/runs/*"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Link, "call", losing(gpu_lab["gpu-a"], back=True))
+        patch.setattr(DaemonClient, "call", losing(gpu_lab["gpu-a"], back=True))
         with pytest.raises(Unreachable):
             launch_here(kim, file)
 
@@ -137,7 +137,7 @@ def test_a_start_whose_answer_is_lost_keeps_its_booking_until_the_host_says_what
     file = sleeping(tmp_path / "run")
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(Link, "call", losing(gpu_lab["gpu-a"], asked=asked))
+            patch.setattr(DaemonClient, "call", losing(gpu_lab["gpu-a"], asked=asked))
             with pytest.raises(StartUnknown, match="it may have begun") as unknown:
                 launch_here(kim, file)
 
@@ -173,9 +173,9 @@ def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = sleeping(tmp_path / "run")
-    call, is_over, stalled = Link.call, Event(), list[int]()
+    call, is_over, stalled = DaemonClient.call, Event(), list[int]()
 
-    def stalling(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+    def stalling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         answer = call(link, method, params, timeout_s)
         if method == "run.start":
             stalled.append(keeper_of(gpu_lab["gpu-a"]))
@@ -187,7 +187,7 @@ def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to
     try:
         with monkeypatch.context() as patch:
             patch.setattr("torchyard_core.launch.submission.TAKE_BACK_S", 0.5)
-            patch.setattr(Link, "call", stalling)
+            patch.setattr(DaemonClient, "call", stalling)
             with pytest.raises(StartUnknown) as unknown:
                 launch_here(kim, file)
     finally:

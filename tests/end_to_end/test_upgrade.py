@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from torchyard_agent import __version__ as OURS
 from torchyard_core.background_thread import in_background
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.planning import Ground
+from torchyard_core.launch.planning import LaunchContext
 
 pytestmark = pytest.mark.lab
 
@@ -248,7 +248,7 @@ def test_a_launch_goes_on_while_its_hosts_are_upgraded(
     newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
     upgrading: list[Future[Any]] = []
 
-    def upgrade_meanwhile(ground: Ground, *_: object) -> list[Check]:
+    def upgrade_meanwhile(ground: LaunchContext, *_: object) -> list[Check]:
         upgrading.append(in_background(newer.says, "deploy"))
         until = time.monotonic() + UPGRADE_ASKED_WITHIN_S
         while time.monotonic() < until:

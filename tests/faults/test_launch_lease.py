@@ -17,7 +17,7 @@ from tests.faults.runs import Team, daemon_of, is_alive, run_folders
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 from torchyard_agent.protocol.paths import gpu_socket
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.launch import lease_renewal
 
 pytestmark = pytest.mark.lab
@@ -116,14 +116,14 @@ def test_gpus_of_a_launch_that_is_not_renewed_are_free_after_its_lease(gpus: Tea
 def test_a_host_that_is_slow_to_be_prepared_does_not_lose_the_others(
     gpus: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, late = Link.call, gpus.lab.hosts[1].name
+    call, late = DaemonClient.call, gpus.lab.hosts[1].name
 
-    def calling(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+    def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         if method == "run.prepare" and link.host == late:
             time.sleep(2 * LEASE_S)  # the length of the silence under test
         return call(link, method, params, timeout_s)
 
     monkeypatch.setattr(lease_renewal, "RENEW_EVERY_S", RENEW_EVERY_S)
-    monkeypatch.setattr(Link, "call", calling)
+    monkeypatch.setattr(DaemonClient, "call", calling)
     run = gpus.launch(gpus.topology("print('done')", PROGRAM, POOLS))
     assert run.ended()["state"] == "succeeded"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torchyard_agent.protocol.calendar import Booked
+from torchyard_agent.protocol.calendar import CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 IDLE_PERCENT = 5
@@ -57,7 +57,7 @@ def is_busy(gpu: Mapping[str, Any], held: Collection[str], asleep: Collection[in
 
 def look(
     known: Mapping[str, Idle],
-    bookings: Iterable[Booked],
+    bookings: Iterable[CalendarBooking],
     busy: Collection[str],
     here: Collection[str],
     now: float,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchyard_agent.protocol.calendar import Booked, Calendar
+from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 
 OWN, UNBOOKED, OTHERS, ROOT, UNKNOWN = "own", "unbooked", "others", "root", "unknown"
 VIOLATIONS = (ROOT, UNKNOWN)
@@ -78,7 +78,7 @@ class Finding(NamedTuple):
     verdict: str
     persons: tuple[str, ...]
     """The persons that the owner may be; several may share a login."""
-    booking: Booked | None
+    booking: CalendarBooking | None
 
     @property
     def who(self) -> str:
@@ -107,7 +107,7 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
     return Finding(use, _verdict(use, is_roots, persons, booking), persons, booking)
 
 
-def _verdict(use: Use, is_roots: bool, persons: tuple[str, ...], booking: Booked | None) -> str:
+def _verdict(use: Use, is_roots: bool, persons: tuple[str, ...], booking: CalendarBooking | None) -> str:
     if use.by is None:
         return UNKNOWN
     if booking is None:

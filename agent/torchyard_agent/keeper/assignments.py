@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from torchyard_agent.keeper.link.messages import Assignment
-from torchyard_agent.protocol.messages import Member, ReplicaShare, Start
-from torchyard_agent.protocol.rank_environment import Contract
+from torchyard_agent.protocol.messages import Member, ReplicaAssignment, Start
+from torchyard_agent.protocol.rank_environment import RankEnvironment
 
 
 class Assignments:
@@ -17,7 +17,7 @@ class Assignments:
         self._replicates = replicates
         self.meeting_point = _endpoint(start["members"][0])
         """Where ranks and members reach the primary's keeper, `address:port`."""
-        self._environment = Contract(start["cluster"], start["replicas"], self.meeting_point)
+        self._environment = RankEnvironment(start["cluster"], start["replicas"], self.meeting_point)
 
     def of_host(self, host: str) -> Assignment:
         start = self._start
@@ -33,14 +33,14 @@ class Assignments:
 
     def of_gang(
         self, names: Collection[str], generation: int, dropped: Collection[str]
-    ) -> dict[str, list[ReplicaShare]]:
+    ) -> dict[str, list[ReplicaAssignment]]:
         """A gang's replicas for a restart, by host.
 
         Ranks and world sizes count the replicas that take part now, without the `dropped` ones.
         """
         taking_part = [replica for replica in self._start["replicas"] if replica["name"] not in dropped]
-        environment = Contract(self._start["cluster"], taking_part, self.meeting_point)
-        by_host: dict[str, list[ReplicaShare]] = {}
+        environment = RankEnvironment(self._start["cluster"], taking_part, self.meeting_point)
+        by_host: dict[str, list[ReplicaAssignment]] = {}
         for replica in self._start["replicas"]:
             if replica["name"] in names:
                 by_host.setdefault(replica["host"], []).append(environment.share(replica, generation))

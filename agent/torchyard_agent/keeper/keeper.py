@@ -29,7 +29,7 @@ from torchyard_agent.protocol import calendar, paths, timestamps
 from torchyard_agent.protocol.attribution import asked, cleaned
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.messages import Prepared, RankShare
+from torchyard_agent.protocol.messages import Prepared, RankAssignment
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
 
@@ -412,11 +412,11 @@ class Keeper:
                 return
 
 
-def _in_folder(rank: RankShare, placeholder: str, folder: str) -> RankShare:
+def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssignment:
     """The rank with the desktop's placeholder replaced by the run's folder."""
     argv = [word.replace(placeholder, folder) for word in rank["argv"]]
     env = {name: value.replace(placeholder, folder) for name, value in rank["env"].items()}
-    return RankShare(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)
+    return RankAssignment(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)
 
 
 def _reap_all() -> None:

@@ -15,7 +15,7 @@ from torchyard_agent.keeper.decisions import state_machine
 from torchyard_agent.keeper.decisions.events import HostReturned
 from torchyard_agent.keeper.decisions.instructions import RecordGangRestart, RecordReplicaState
 from torchyard_agent.keeper.link import gang_link, messages
-from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Line, Message, Stream
+from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, MessageChannel, Stream
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
 from torchyard_agent.keeper.processes.rank_supervisor import RankSupervisor
 from torchyard_agent.keeper.resources import RunResources
@@ -56,7 +56,7 @@ class Member:
         self._secret = secret
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
-        self._line = Line(lambda data: self._on_message(messages.decode_from_primary(data)))
+        self._line = MessageChannel(lambda data: self._on_message(messages.decode_from_primary(data)))
         self._epoch = os.urandom(8).hex()
         self._met = False
         self._host_wait_s = 0.0

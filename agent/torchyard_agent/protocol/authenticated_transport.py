@@ -194,7 +194,7 @@ EVERY_S = 60.0
 """Shortest time between two log lines about refused callers."""
 
 
-class Refusals:
+class RefusedConnections:
     """Counts refused callers of one listener. May be used from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

@@ -27,7 +27,7 @@ OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
 
 
-class Booked(NamedTuple):
+class CalendarBooking(NamedTuple):
     """A booking that is planned or active."""
 
     id: str
@@ -66,7 +66,7 @@ class Calendar(NamedTuple):
     until: float
     person: str
     """The person whose desktop sent it."""
-    bookings: tuple[Booked, ...]
+    bookings: tuple[CalendarBooking, ...]
     """Sorted by start."""
     logins: tuple[LoginEntry, ...] = ()
     enforcement: tuple[tuple[str, Enforcement], ...] = ()
@@ -78,11 +78,11 @@ class Calendar(NamedTuple):
     def enforcement_on(self, host: str) -> Enforcement:
         return next((rule for pattern, rule in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
 
-    def on(self, gpu: str, now: float) -> Booked | None:
+    def on(self, gpu: str, now: float) -> CalendarBooking | None:
         """The booking that is running on a GPU; the store admits at most one."""
         return next((one for one in self.bookings if gpu in one.gpus and one.is_running(now)), None)
 
-    def booking(self, booking_id: str) -> Booked | None:
+    def booking(self, booking_id: str) -> CalendarBooking | None:
         return next((one for one in self.bookings if one.id == booking_id), None)
 
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def _parse(data: object) -> Calendar:
     )
 
 
-def _booked(data: object, known: dict[str, str]) -> Booked:
+def _booked(data: object, known: dict[str, str]) -> CalendarBooking:
     """`known`: a table of texts, so that each GPU and owner is stored once."""
     one = _object(data, _OF_BOOKING, "a booking")
     gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
@@ -173,7 +173,7 @@ def _booked(data: object, known: dict[str, str]) -> Booked:
         raise ValueError("a booking's state must be booked or active, stop_at_end true or false")
     run_id = _text(one["run_id"], "run_id") if one["run_id"] is not None else ""
     title = _text(one["title"], "title")
-    return Booked(
+    return CalendarBooking(
         _text(one["id"], "id"), known.setdefault(owner, owner), title, gpus, start, end, run_id, one["stop_at_end"]
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 
-class RankShare(TypedDict):
+class RankAssignment(TypedDict):
     """One rank of a replica, as its keeper starts it."""
 
     rank: int | None
@@ -16,7 +16,7 @@ class RankShare(TypedDict):
     """Variables in addition to the login's and those of the host (see `keeper.processes.rank_process`)."""
 
 
-class ReplicaShare(TypedDict):
+class ReplicaAssignment(TypedDict):
     """One replica, as its keeper starts it."""
 
     name: str
@@ -28,7 +28,7 @@ class ReplicaShare(TypedDict):
     gpus: list[str]
     generation: int
     """The number of its gang's restarts."""
-    ranks: list[RankShare]
+    ranks: list[RankAssignment]
 
 
 class ReplicaPlan(TypedDict):
@@ -126,7 +126,7 @@ class Warm(TypedDict):
 
     run_id: str
     host: str
-    replicas: list[ReplicaShare]
+    replicas: list[ReplicaAssignment]
     """The replicas of the host; values that are known only at the start are placeholders."""
     run_dir: str
     """The placeholder of the run's folder."""

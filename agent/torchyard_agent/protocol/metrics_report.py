@@ -28,7 +28,7 @@ the seconds that its newest round waited for the last trainer, its `staleness` t
 `dropped` and `skipped` the rounds that it has dropped, or left out for want of a finite gradient."""
 
 
-MOST_NAMES = 32
+MAX_CUSTOM_METRICS = 32
 """The most custom metrics of a replica that are kept."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
@@ -43,7 +43,7 @@ def own(metrics: object) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if name not in METRICS and is_name(name) and (value is None or is_number) and len(found) < MOST_NAMES:
+        if name not in METRICS and is_name(name) and (value is None or is_number) and len(found) < MAX_CUSTOM_METRICS:
             found[name] = value
     return found
 

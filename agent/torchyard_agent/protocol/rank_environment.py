@@ -19,7 +19,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from torchyard_agent.protocol.messages import Cluster, RankShare, ReplicaPlan, ReplicaShare
+from torchyard_agent.protocol.messages import Cluster, RankAssignment, ReplicaAssignment, ReplicaPlan
 from torchyard_agent.protocol.placeholders import fill
 
 VARIABLES_OF_A_RANK = frozenset(
@@ -87,7 +87,7 @@ def is_read_at_start(name: str) -> bool:
     return name.startswith(_READ_AT_START) and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
 
 
-class Contract:
+class RankEnvironment:
     """Ranks and variables of a run for the `replicas` that take part, in plan order.
 
     `store`: the join store's `address:port` at the primary's keeper; unused if the run has none.
@@ -123,9 +123,9 @@ class Contract:
         )
         self._world_size += replica["processes"]
 
-    def share(self, replica: ReplicaPlan, generation: int = 0) -> ReplicaShare:
+    def share(self, replica: ReplicaPlan, generation: int = 0) -> ReplicaAssignment:
         """The replica as its keeper starts it; `generation` counts its gang's restarts."""
-        return ReplicaShare(
+        return ReplicaAssignment(
             name=replica["name"],
             role=replica["role"],
             index=replica["index"],
@@ -137,7 +137,7 @@ class Contract:
             ranks=self._ranks(replica, generation),
         )
 
-    def _ranks(self, replica: ReplicaPlan, generation: int) -> list[RankShare]:
+    def _ranks(self, replica: ReplicaPlan, generation: int) -> list[RankAssignment]:
         common = {
             **replica["env"],
             "TORCHYARD_WORLD_SIZE": str(self._world_size),
@@ -147,7 +147,9 @@ class Contract:
         }
         return [self._rank(replica, common, generation, number) for number in range(replica["processes"])]
 
-    def _rank(self, replica: ReplicaPlan, common: Mapping[str, str], generation: int, local_rank: int) -> RankShare:
+    def _rank(
+        self, replica: ReplicaPlan, common: Mapping[str, str], generation: int, local_rank: int
+    ) -> RankAssignment:
         seat = self._seats.get(replica["name"])
         env = dict(common)
         if seat is not None:
@@ -159,7 +161,7 @@ class Contract:
             env["TORCHELASTIC_ERROR_FILE"] = f"{replica['run_dir']}/errors/{replica['name']}.{local_rank}.json"
             if seat is not None:
                 env.update(self._torchrun_contract(replica, seat, generation, local_rank))
-        return RankShare(
+        return RankAssignment(
             rank=None if seat is None else seat.first_world_rank + local_rank,
             local_rank=local_rank,
             argv=fill(replica["argv"], self._placeholders(replica, seat, local_rank)),

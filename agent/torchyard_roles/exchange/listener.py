@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from torchyard_agent.protocol.authenticated_transport import Refusals
+from torchyard_agent.protocol.authenticated_transport import RefusedConnections
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
 
@@ -29,7 +29,7 @@ class Admission:
     """Accepts callers of `listener`; the owner authenticates each on a separate thread."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str) -> None:
-        self.refusals = Refusals()
+        self.refusals = RefusedConnections()
         self._listener = listener
         self._key = key
         self._name = name

@@ -15,7 +15,7 @@ from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.errors import HostError, RunFailed, TorchyardError
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, no_answer
-from torchyard_core.launch.launch import Launch, Started, StartUnknown
+from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown
 from torchyard_core.launch.restart import EndedRun
 from torchyard_core.launch.secrets import secret_values
 from torchyard_core.problems import Problem, has_errors
@@ -90,7 +90,7 @@ class LaunchUseCase(ABC):
     def topology_file(self) -> str:
         """The topology's file, as the run's record names it; empty where there is none."""
 
-    def run(self) -> Started:
+    def run(self) -> StartedRun:
         """Launches and records the run, preparing it first where that was not done.
 
         Raises:
@@ -116,7 +116,7 @@ class LaunchUseCase(ABC):
         if self._launch is not None:
             self._launch.cancel()
 
-    def undo(self, started: Started) -> None:
+    def undo(self, started: StartedRun) -> None:
         """Ends a run that has just started, and removes its record. Raises StartUnknown where it may go on."""
         try:
             self._prepared().undo(started)
@@ -157,7 +157,7 @@ class LaunchUseCase(ABC):
         assert self._launch is not None, "prepare() comes first"
         return self._launch
 
-    def _record(self, started: Started, *, is_confirmed: bool = True) -> None:
+    def _record(self, started: StartedRun, *, is_confirmed: bool = True) -> None:
         record = self._prepared().record(started, self.topology_file, is_confirmed=is_confirmed)
         try:
             self.desktop.history.save(record)

@@ -9,18 +9,18 @@ from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.launch.runs.known_runs import KnownRun
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
 
 
-def reach(fleet: Fleet, names: Iterable[str]) -> tuple[dict[str, Link], dict[str, HostError]]:
+def reach(fleet: Fleet, names: Iterable[str]) -> tuple[dict[str, DaemonClient], dict[str, HostError]]:
     """(links to the hosts that answer and have an agent, the errors of the others). Installs nothing."""
     found = fleet.links(names, install=False)
     links = {name: link for name, link in found.items() if not isinstance(link, HostError)}
     return links, {name: error for name, error in found.items() if isinstance(error, HostError)}
 
 
-def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, Link], dict[str, HostError]]:
+def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], dict[str, HostError]]:
     """(links to the run's hosts that answer, the errors of the others)."""
     links, errors = reach(fleet, [host for host in run.hosts if host in fleet.hosts])
     for host in (run.primary, *run.hosts):
@@ -29,7 +29,7 @@ def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, Link], dict[str
     return links, errors
 
 
-def link_to_primary(fleet: Fleet, run: KnownRun) -> Link:
+def link_to_primary(fleet: Fleet, run: KnownRun) -> DaemonClient:
     """The link to the run's primary host. Raises a HostError."""
     if run.primary not in fleet.hosts:
         raise _not_in_fleet(run.primary, run)

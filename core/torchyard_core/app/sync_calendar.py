@@ -19,7 +19,7 @@ from torchyard_core.booking.store import BookingStore
 from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.calendar_push import open_links
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.home import Home
 from torchyard_core.launch.runs.history import History
@@ -102,7 +102,7 @@ class PeriodicSync:
         self._thread.join(5)
 
     def _run(self) -> None:
-        known: dict[str, Link] = {}
+        known: dict[str, DaemonClient] = {}
         due = time.monotonic()
         while not self._closed:
             links = open_links(self._fleet)

@@ -39,7 +39,7 @@ class Refused(TorchyardError):
             self.exit_code = UsageError.exit_code
 
 
-class StoreAway(TorchyardError):
+class StoreUnavailable(TorchyardError):
     """Raised when the bookings database is unavailable. The next call tries again."""
 
     exit_code = 3
@@ -48,7 +48,7 @@ class StoreAway(TorchyardError):
         super().__init__(message, code="store_away", hint=hint)
 
 
-class NoRights(TorchyardError):
+class PermissionDenied(TorchyardError):
     """Raised when the role has no permission."""
 
     def __init__(self, message: str, *, hint: str = ""):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from torchyard_core.booking.errors import Refused, StoreAway
+from torchyard_core.booking.errors import Refused, StoreUnavailable
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.launch_availability import (
     clashing_bookings,
@@ -33,10 +33,10 @@ from torchyard_core.booking.slots import name_slots, slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.formatting import command_length, command_time, hours_of, span, until
-from torchyard_core.launch.calendar_port import Reserved
+from torchyard_core.launch.calendar_port import Reservation
 from torchyard_core.launch.checks import bookings
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.confirmations import Ask, Question
+from torchyard_core.launch.confirmations import Ask, Confirmation
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 
@@ -148,11 +148,11 @@ class LaunchBooking:
         message = conflict.sentence(self._view.slots, self._person) + self._as_of()
         raise GpusBooked(message, conflict, self._way_out(conflict))
 
-    def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reserved:
+    def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
         taken = slots_of_plan(planned, self._known, (slot.id for slot in self._view.slots))
         start_at = self._start if self._is_later else None
         if not taken:
-            return Reserved(owner=self._person, start_at=start_at)
+            return Reservation(owner=self._person, start_at=start_at)
         own = [self._chosen] if self._chosen else own_bookings(self._view.bookings, self._person, self._start)
         holding = next((one for one in own if holds_slots(one, taken)), None)
         if holding is not None:
@@ -166,7 +166,7 @@ class LaunchBooking:
             length = self._wanted.proposed
             end = until(self._start, self._start + length, self._zone)
             what = f"GPUs of {len(hosts)} hosts, {self._names(slots_to_book(taken))}, are taken only with a booking, "
-            question = Question(
+            question = Confirmation(
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
                 f"Book them until {end} ({hours_of(length)})?",
@@ -178,7 +178,7 @@ class LaunchBooking:
                 raise RunFailed(question.message, code=question.code, hint=question.hint)
             return self._book(taken, length, run_id, name, start_at)
         checks = (*self._unknown(taken), *self._free(taken))
-        return Reserved(checks, owner=self._person, start_at=start_at)
+        return Reservation(checks, owner=self._person, start_at=start_at)
 
     def begun(self) -> None:
         if self._used is None:
@@ -223,7 +223,7 @@ class LaunchBooking:
             return
         try:
             store = self._calendar.store()
-        except StoreAway:
+        except StoreUnavailable:
             pass  # the view below has the reason, and the last known state
         else:
             self._person, self._rules = store.person, store.rules()
@@ -294,7 +294,7 @@ class LaunchBooking:
             return ()
         return (bookings.check_not_booked(names),)
 
-    def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reserved:
+    def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reservation:
         """Uses an existing booking, extended if the user wants more time."""
         wanted = self._wanted.length
         if wanted is not None and booking.end < self._start + wanted:
@@ -306,7 +306,7 @@ class LaunchBooking:
             self._claim(booking, run_id)
         end = until(self._start, booking.end, self._zone)
         line = bookings.check_in_booking(self._names(slots_to_book(taken)), booking.title, end)
-        return Reserved(
+        return Reservation(
             (*self._unknown(taken), line), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
         )
 
@@ -327,7 +327,7 @@ class LaunchBooking:
 
     def _book(
         self, taken: Sequence[str], length: timedelta, run_id: str, name: str, start_at: datetime | None
-    ) -> Reserved:
+    ) -> Reservation:
         store = self._calendar.store()
         store.remember_slots(slots_of(self._known, is_private=store.is_private))
         start = self._start if start_at is not None else store.now()
@@ -335,14 +335,14 @@ class LaunchBooking:
         self._made = booking = store.book(draft)
         self._used = booking.id, run_id
         line = bookings.check_newly_booked(self._names(booking.gpus), until(start, booking.end, self._zone))
-        return Reserved((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
+        return Reservation((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
         """The next free time of the same GPUs; empty if it is unknown, or the rules forbid that length."""
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
             return self._calendar.store().find(wish, 1, self._zone)
-        except (StoreAway, Refused):
+        except (StoreUnavailable, Refused):
             return ()
 
     def _way_out(self, conflict: Conflict) -> str:

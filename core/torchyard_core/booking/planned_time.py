@@ -86,19 +86,19 @@ def _length(text: str) -> timedelta:
 
 
 @dataclass(frozen=True)
-class BookedThen:
+class PlannedBookings:
     """The first live booking of each slot that overlaps the planned time: others' and the user's own."""
 
     others: Mapping[str, Booking] = field(default_factory=dict)
     own: Mapping[str, Booking] = field(default_factory=dict)
 
 
-def booked_then(bookings: Iterable[Booking], person: str, when: Interval) -> BookedThen:
+def booked_then(bookings: Iterable[Booking], person: str, when: Interval) -> PlannedBookings:
     """The bookings that overlap the time."""
     from torchyard_core.booking.launch_availability import first_bookings
 
     known = list(bookings)
-    return BookedThen(
+    return PlannedBookings(
         first_bookings([one for one in known if one.owner != person], when.start, when.end),
         first_bookings([one for one in known if one.owner == person], when.start, when.end),
     )

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from torchyard_core.cli.output import quiet_screen, remark
-from torchyard_core.fleet.credential_prompts import Question, Questions
+from torchyard_core.fleet.credential_prompts import CredentialPrompt, Prompter
 from torchyard_core.text_sanitizer import printable
 
 
-def terminal_questions() -> Questions | None:
+def terminal_questions() -> Prompter | None:
     """Prompts on the terminal; None without one, and then a login that needs an answer fails."""
     return TerminalQuestions() if sys.stdin.isatty() else None
 
@@ -21,7 +21,7 @@ def terminal_questions() -> Questions | None:
 class TerminalQuestions:
     """Asks on the terminal, wherever stdout goes. Ctrl-D refuses to answer; an empty line is an empty answer."""
 
-    def ask(self, question: Question) -> str | None:
+    def ask(self, question: CredentialPrompt) -> str | None:
         """The answer, typed without echo where the question is hidden; None after Ctrl-D."""
         with quiet_screen(), _restored_terminal():
             if question.complaint:

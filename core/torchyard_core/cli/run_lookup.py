@@ -12,7 +12,7 @@ from torchyard_core.launch.runs.history import History, ending
 from torchyard_core.launch.runs.known_runs import KnownRun, find_run, list_runs
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
 
 
@@ -53,7 +53,7 @@ def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
         raise
 
 
-def links_of(fleet: Fleet, run: KnownRun) -> tuple[dict[str, Link], bool]:
+def links_of(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], bool]:
     """(links to the run's hosts that answer, whether all do). Prints the errors of the others."""
     links, errors = links_of_run(fleet, run)
     for error in errors.values():

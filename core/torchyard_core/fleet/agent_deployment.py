@@ -29,7 +29,7 @@ from torchyard_core.errors import (
 )
 from torchyard_core.fleet.agent_archive import Archive
 from torchyard_core.fleet.channel import Channel, ProcessChannel
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.inventory import Host, Transport
 from torchyard_core.fleet.response_schemas import FIRST_ANSWER, misfit
 from torchyard_core.fleet.ssh import SshDialer
@@ -74,7 +74,7 @@ def attach(
     install: bool = True,
     replace_same_version: bool = False,
     progress: Progress = lambda done, total: None,
-) -> Link:
+) -> DaemonClient:
     """Connects to the daemon of `host`, after installing and starting the agent if necessary.
 
     An older agent is replaced while its runs continue; a newer one is kept. `link.remark` tells the user about a
@@ -129,7 +129,7 @@ class _DaemonExited(Exception):
         self.error = error
 
 
-def _retire(link: Link) -> AgentRefused | None:
+def _retire(link: DaemonClient) -> AgentRefused | None:
     """Asks the daemon to exit and waits until it has closed the connection.
 
     If the daemon refuses, the link stays open and the refusal is returned.
@@ -159,7 +159,7 @@ def command_line(host: Host, nonce: str) -> list[str]:
     return ["/bin/sh", "-c", _SHELL, "sh", nonce, _INTERPRETER, *interpreters(host)]
 
 
-def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool, progress: Progress) -> Link:
+def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool, progress: Progress) -> DaemonClient:
     nonce = secrets.token_hex(16)
     channel = _open(host, dialer, nonce)
     try:
@@ -186,7 +186,9 @@ def _started(host: Host, program: str, start: Callable[[], Channel]) -> Channel:
         raise AgentFailed(host.name, f"{program} cannot be started on this computer: {error.strerror}.") from error
 
 
-def _bridge(host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress) -> Link:
+def _bridge(
+    host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress
+) -> DaemonClient:
     header = {
         "nonce": nonce,
         "sha256": archive.sha256,
@@ -209,7 +211,7 @@ def _bridge(host: Host, channel: Channel, nonce: str, archive: Archive, install:
             answers.send(archive.data[start : start + CHUNK])
             progress(min(start + CHUNK, len(archive.data)), len(archive.data))
     last = answers.next()
-    link = Link(host.name, channel, answers.rest())
+    link = DaemonClient(host.name, channel, answers.rest())
     link.archive = archive.sha256
     link.python = f"{first['python_version']} at {first['python']}"
     connection = str(last.get("ssh_connection", "")).split()

@@ -10,21 +10,21 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from torchyard_core.errors import AgentRefused, AgentTooOld, HostError, TorchyardError
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.identity import who_asks
 
 ANSWER_S = 20.0
 
 
-def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Link]:
+def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, DaemonClient]:
     """The links that are open now, of these hosts or all. Opens none."""
     found = {name: fleet.open_link(name) for name in (fleet.hosts if names is None else names)}
     return {name: link for name, link in found.items() if link is not None}
 
 
 def hand_over(
-    links: Mapping[str, Link], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
+    links: Mapping[str, DaemonClient], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
 ) -> dict[str, TorchyardError]:
     """Hands the calendar to these hosts, side by side. An older agent takes none.
 
@@ -46,7 +46,7 @@ def hand_over(
     return problems
 
 
-def collect_evidence(links: Mapping[str, Link], since: str | None = None) -> dict[str, dict[str, Any]]:
+def collect_evidence(links: Mapping[str, DaemonClient], since: str | None = None) -> dict[str, dict[str, Any]]:
     """The hosts' evidence of use and of idle bookings since `since`. Hosts that do not answer are left out."""
     pending = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
     return _answers(pending)[0]

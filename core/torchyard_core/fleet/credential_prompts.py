@@ -22,7 +22,7 @@ MAX_SHOWN = 400
 Credential = TypeVar("Credential")
 
 
-class Kind(StrEnum):
+class CredentialKind(StrEnum):
     """The kind of a credential."""
 
     PASSPHRASE = "passphrase"
@@ -34,10 +34,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Question:
+class CredentialPrompt:
     """A prompt for one credential. All texts are printable single lines."""
 
-    kind: Kind
+    kind: CredentialKind
     host: str
     """The host or bastion of the login, by its name in the fleet."""
     about: str
@@ -52,10 +52,10 @@ class Question:
     """Why the last answer was rejected; empty on the first attempt."""
 
 
-class Questions(Protocol):
+class Prompter(Protocol):
     """Asks the user: on the terminal, or in a dialog of the window."""
 
-    def ask(self, question: Question) -> str | None:
+    def ask(self, question: CredentialPrompt) -> str | None:
         """Returns the answer, or None if the user cancels the login. An empty passphrase skips the key.
 
         Called on the thread of a login, which it may block, and never concurrently.
@@ -65,7 +65,7 @@ class Questions(Protocol):
 class NotAnswered(Exception):
     """Raised if a prompt has no valid answer. `given_up`: the user was asked, and cancelled or failed."""
 
-    def __init__(self, question: Question, *, given_up: bool):
+    def __init__(self, question: CredentialPrompt, *, given_up: bool):
         super().__init__(question.about)
         self.question = question
         self.given_up = given_up
@@ -74,7 +74,7 @@ class NotAnswered(Exception):
 class CredentialCache:
     """Credentials of this session. Concurrent logins that need the same credential prompt once."""
 
-    def __init__(self, questions: Questions | None = None):
+    def __init__(self, questions: Prompter | None = None):
         """Without `questions` the user cannot be asked."""
         self._questions = questions
         self._asking = threading.Lock()
@@ -111,7 +111,7 @@ class CredentialCache:
         with self._guard:
             self._known.pop(key, None)
 
-    def ask(self, key: Hashable, question: Question, began: float) -> str:
+    def ask(self, key: Hashable, question: CredentialPrompt, began: float) -> str:
         """Prompts the user. Raises NotAnswered.
 
         A cancellation also applies to other logins in progress. `began` is the start of this login (monotonic).
@@ -128,7 +128,12 @@ class CredentialCache:
             return answer
 
     def obtain(
-        self, key: Hashable, question: Question, began: float, use: Callable[[str], Credential | None], complaint: str
+        self,
+        key: Hashable,
+        question: CredentialPrompt,
+        began: float,
+        use: Callable[[str], Credential | None],
+        complaint: str,
     ) -> Credential | None:
         """Returns the stored credential, or prompts up to TRIES times until `use` accepts the answer, and stores it.
 

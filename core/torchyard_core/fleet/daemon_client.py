@@ -21,7 +21,7 @@ Listener = Callable[[dict[str, Any]], None]
 CALL_TIMEOUT_S = 60.0
 
 
-class Link:
+class DaemonClient:
     """Sends requests to the host's daemon and passes its notifications to listeners. Thread-safe."""
 
     def __init__(self, host: str, channel: Channel, received: bytes = b""):

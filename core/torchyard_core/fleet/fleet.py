@@ -15,8 +15,8 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
 from torchyard_core.fleet.agent_archive import build_archive
 from torchyard_core.fleet.agent_deployment import attach
-from torchyard_core.fleet.credential_prompts import Questions
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.credential_prompts import Prompter
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, with_use
 from torchyard_core.fleet.host_facts_cache import Facts, load_facts, planner_hosts, save_facts, stamped
 from torchyard_core.fleet.inventory import Host
@@ -49,7 +49,7 @@ class Fleet:
         hosts: Iterable[Host],
         known_hosts: Path,
         facts_file: Path,
-        questions: Questions | None = None,
+        questions: Prompter | None = None,
         on_remark: Callable[[str], None] = lambda remark: None,
     ):
         """Creates a fleet without links.
@@ -67,7 +67,7 @@ class Fleet:
         self._facts_file = facts_file
         self._found: dict[str, Facts] = {}
         """New facts that could not be written to the file."""
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, DaemonClient] = {}
         self._used: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """Time (monotonic) and value of each host's last telemetry sample."""
         self._on_remark = on_remark
@@ -94,7 +94,7 @@ class Fleet:
         for link in links:
             in_background(link.close)
 
-    def open_link(self, name: str) -> Link | None:
+    def open_link(self, name: str) -> DaemonClient | None:
         """The link to a host if it is open now. Opens none."""
         with self._lock:
             link = self._links.get(name)
@@ -107,7 +107,7 @@ class Fleet:
         install: bool = True,
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
-    ) -> Link:
+    ) -> DaemonClient:
         """The link to a host, opened if necessary. The options are those of `attach`. Raises HostError."""
         known = self.open_link(name)
         if known is not None and not replace_same_version:
@@ -146,10 +146,10 @@ class Fleet:
         install: bool = True,
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
-    ) -> dict[str, Link | HostError]:
+    ) -> dict[str, DaemonClient | HostError]:
         """Opens links to these hosts (all by default) concurrently. Returns the link or error of each."""
 
-        def one(name: str) -> Link:
+        def one(name: str) -> DaemonClient:
             return self.link(name, install=install, replace_same_version=replace_same_version, progress=progress)
 
         return self.each(self.hosts if names is None else names, one)

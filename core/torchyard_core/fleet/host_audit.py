@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
 
 Act = dict[str, Any]
@@ -19,14 +19,14 @@ READ_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class HostActs:
+class HostAudit:
     """One host's acts, oldest first, or the error of reading them."""
 
     name: str
     acts: tuple[Act, ...] = ()
     error: TorchyardError | None = None
 
-    def of(self, acts: Iterable[tuple[str, Act]]) -> HostActs:
+    def of(self, acts: Iterable[tuple[str, Act]]) -> HostAudit:
         """A copy that holds those of `acts` that belong to this host."""
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
@@ -38,15 +38,15 @@ class HostActs:
         }
 
 
-def acts_of(fleet: Fleet, name: str, last: int | None = None) -> HostActs:
+def acts_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
     """The host's last acts, or the error. Does not install an agent."""
     try:
-        return HostActs(name, read_acts(fleet.link(name, install=False), last))
+        return HostAudit(name, read_acts(fleet.link(name, install=False), last))
     except (HostError, AgentRefused) as error:
-        return HostActs(name, error=error)
+        return HostAudit(name, error=error)
 
 
-def read_acts(link: Link, last: int | None = None) -> tuple[Act, ...]:
+def read_acts(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
     """Reads the last acts of a host, by default as many as its agent returns.
 
     Raises HostError or AgentRefused; AgentTooOld if the agent has no audit.
@@ -55,7 +55,7 @@ def read_acts(link: Link, last: int | None = None) -> tuple[Act, ...]:
     return tuple(acts)
 
 
-def by_time(hosts: Iterable[HostActs], last: int | None = None) -> list[tuple[str, Act]]:
+def by_time(hosts: Iterable[HostAudit], last: int | None = None) -> list[tuple[str, Act]]:
     """The acts of all hosts as (host, act), oldest first, limited to the newest `last`."""
     acts = [(host.name, act) for host in hosts for act in host.acts]
     acts.sort(key=lambda one: str(one[1].get("time", "")))  # times are UTC in one format, so they sort as text

@@ -17,7 +17,7 @@ DEGRADED = "degraded"
 
 
 @dataclass(frozen=True)
-class Policing:
+class Enforcement:
     """The enforcement state of an agent."""
 
     level: str
@@ -73,7 +73,7 @@ class HostCheck:
     """Why the host could not be checked."""
 
     @property
-    def policing(self) -> Policing | None:
+    def policing(self) -> Enforcement | None:
         """The agent's enforcement state; None if unknown."""
         if self.bookings is None:
             return None
@@ -82,7 +82,9 @@ class HostCheck:
         reported = (one for one in self.bookings["findings"] if one["verdict"] in ("root", "unknown"))
         # A process on several GPUs is reported once per GPU.
         violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {came_from(one)}" for one in reported))
-        return Policing(rules["level"], rules["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations)
+        return Enforcement(
+            rules["level"], rules["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations
+        )
 
     @property
     def exit_code(self) -> int:

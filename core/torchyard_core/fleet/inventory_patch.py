@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.yaml_io.parser import Composed, compose
+from torchyard_core.yaml_io.parser import ParsedYaml, compose
 from torchyard_core.yaml_io.writer import dump_yaml
 
 NEW_FILE = """\
@@ -52,7 +52,7 @@ def _checked(text: str, wanted: Any) -> str:
     return dump_yaml(wanted)
 
 
-def _inserted(text: str, document: Composed, count: int, entry: Entry) -> str:
+def _inserted(text: str, document: ParsedYaml, count: int, entry: Entry) -> str:
     hosts = document.spans.get(("hosts",))
     if hosts is None:
         return _ended(text) + _block(text, entry, "hosts:", 2)
@@ -68,7 +68,7 @@ def _inserted(text: str, document: Composed, count: int, entry: Entry) -> str:
     return _ended(text[:at]) + _block(text, entry, "", _column(text, hosts.start)) + text[at:]
 
 
-def _removed(text: str, document: Composed, count: int, position: int) -> str:
+def _removed(text: str, document: ParsedYaml, count: int, position: int) -> str:
     hosts = document.spans[("hosts",)]
     if hosts.flow:
         start, end = _flow_cut(document, count, position)
@@ -84,7 +84,7 @@ def _removed(text: str, document: Composed, count: int, position: int) -> str:
     return left
 
 
-def _flow_cut(document: Composed, count: int, position: int) -> tuple[int, int]:
+def _flow_cut(document: ParsedYaml, count: int, position: int) -> tuple[int, int]:
     """The range to cut for an entry of a flow list: the entry and one comma."""
     here = document.spans[("hosts", position)]
     if position + 1 < count:
@@ -94,7 +94,7 @@ def _flow_cut(document: Composed, count: int, position: int) -> tuple[int, int]:
     return here.start, here.end
 
 
-def _content_end(text: str, document: Composed, position: int) -> int:
+def _content_end(text: str, document: ParsedYaml, position: int) -> int:
     """The position after the last line of an entry."""
     place = ("hosts", position)
     end = max(span.end for inner, span in document.spans.items() if inner[:2] == place and span.exact)

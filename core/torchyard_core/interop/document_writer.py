@@ -21,7 +21,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ExportOptions:
     """Options of an export."""
 
     form: str | None = None
@@ -32,7 +32,7 @@ class Wishes:
     """Replica whose variable is written, for formats with one per replica."""
 
 
-DEFAULT_OPTIONS = Wishes()
+DEFAULT_OPTIONS = ExportOptions()
 IMAGE = "IMAGE"
 """Placeholder for a required container image."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions
 from torchyard_core.interop.formats import (
     cloudml,
     cluster_spec,
@@ -31,7 +31,7 @@ class Format:
     name: str
     title: str
     read: Callable[[str, str], Imported] | None
-    write: Callable[[Topology, Wishes], Exported]
+    write: Callable[[Topology, ExportOptions], Exported]
     forms: tuple[str, ...] = ()
     """Forms of an export, the default first."""
     suffix: str = ".yaml"
@@ -103,7 +103,7 @@ def problems_of_export(file: TopologyFile) -> list[Problem]:
     return [problem for problem in file.check() if problem.code not in ("workdir-missing", "script-missing")]
 
 
-def write_foreign(name: str, topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write_foreign(name: str, topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes a topology in a format.
 
     Raises UsageError for an unknown form, and for a topology that the format cannot express.

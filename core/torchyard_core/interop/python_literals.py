@@ -16,7 +16,7 @@ from typing import Any
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.document_reader import refuse
 from torchyard_core.problems import Place
-from torchyard_core.yaml_io.parser import MAX_DEPTH, Composed, compose
+from torchyard_core.yaml_io.parser import MAX_DEPTH, ParsedYaml, compose
 from torchyard_core.yaml_io.yaml_file import Document
 
 MAX_LETTERS = 200_000
@@ -134,7 +134,7 @@ class _Values:
     """Conversion of expressions to plain data."""
 
     def __init__(self, text: PythonText, source: str, as_written: Collection[str]) -> None:
-        self.composed = Composed()
+        self.composed = ParsedYaml()
         self._text = text
         self._source = source
         self._as_written = as_written

@@ -14,7 +14,7 @@ from torchyard_core.topology.host_facts import HostFacts
 
 
 @dataclass(frozen=True)
-class Reserved:
+class Reservation:
     """The calendar's decision on one launch."""
 
     checks: tuple[Check, ...] = ()
@@ -31,7 +31,7 @@ class Reserved:
     """Start of the run; None for now."""
 
 
-class Reserving(Protocol):
+class LaunchCalendar(Protocol):
     """The calendar as one launch uses it (`torchyard_core.booking.launch_booking`)."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
@@ -40,7 +40,7 @@ class Reserving(Protocol):
     def refuse(self, planned: Plan) -> None:
         """Raises the reason why the plan cannot start: it uses GPUs that others have booked."""
 
-    def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reserved:
+    def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
         """Finds or makes the booking for the plan. Raises RunFailed or an error of the calendar."""
 
     def begun(self) -> None:

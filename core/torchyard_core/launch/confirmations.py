@@ -17,7 +17,7 @@ NAMED = 5
 
 
 @dataclass(frozen=True)
-class Question:
+class Confirmation:
     """A question to the user, who may answer yes or no. `hint` is the advice for the answer no."""
 
     code: str
@@ -28,22 +28,22 @@ class Question:
     """Selects the label of the window's button for yes: `book`, `launch`, `secrets`, or empty for sending files."""
 
 
-Ask = Callable[[Question], bool | None]
+Ask = Callable[[Confirmation], bool | None]
 """Returns the user's answer; None if no user can be asked."""
 
 
-def no_answer(question: Question) -> None:
+def no_answer(question: Confirmation) -> None:
     """An `Ask` without a user."""
 
 
-def settle(question: Question | None, ask: Ask) -> None:
+def settle(question: Confirmation | None, ask: Ask) -> None:
     """Asks the question, if any. Raises RunFailed with its message unless the answer is yes."""
     if question is None or ask(question):
         return
     raise RunFailed(question.message, code=question.code, hint=question.hint)
 
 
-def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | None:
+def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation | None:
     """The question whether to upload large files, if any of `new` are: sizes in bytes, by path, of changed files."""
     large = {path: size for path, size in new.items() if size > LARGE_FILE}
     total = sum(new.values())
@@ -61,7 +61,7 @@ def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | N
     if large and total > LARGE_FOLDER:
         summary += f"; {size(total)} in all"
     count = "1 host" if hosts == 1 else f"{hosts} hosts"
-    return Question(
+    return Confirmation(
         "large_files",
         f"the working folder {folder} {summary}.",
         f"Send it to {count}?",
@@ -69,11 +69,11 @@ def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | N
     )
 
 
-def about_outside(folder: Path, own: Path) -> Question | None:
+def about_outside(folder: Path, own: Path) -> Confirmation | None:
     """The question whether to upload a working folder outside the folder of the topology file."""
     if folder.is_relative_to(own.resolve()):
         return None
-    return Question(
+    return Confirmation(
         "workdir_outside",
         f"the file's `program.workdir` is {one_line(str(folder))}, outside the file's own folder {one_line(str(own))}.",
         "Send that folder to the hosts?",

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchyard_agent.protocol.messages import Cluster, Master, ReplicaPlan, ReplicaShare
-from torchyard_agent.protocol.rank_environment import Contract
+from torchyard_agent.protocol.messages import Cluster, Master, ReplicaAssignment, ReplicaPlan
+from torchyard_agent.protocol.rank_environment import RankEnvironment
 from torchyard_core.launch.port_assignment import Port, Ports, assign_ports
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.model import GpuIds, Launcher
@@ -39,13 +39,13 @@ class PreparedHost:
 
 def replica_specs(
     plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, store: str = ""
-) -> list[ReplicaShare]:
+) -> list[ReplicaAssignment]:
     """The first start of every replica, with all of them taking part and without the values of secrets.
 
     `store` is the address of the join store. Raises ValueError if a replica of the plan has no host.
     """
     cluster, replicas = cluster_plan(plan, sites, run_id, trial)
-    contract = Contract(cluster, replicas, store)
+    contract = RankEnvironment(cluster, replicas, store)
     return [contract.share(replica) for replica in replicas]
 
 

@@ -21,7 +21,7 @@ from torchyard_core.formatting import as_utc, utc_now
 from torchyard_core.home import expand_user
 from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.calendar_port import Reserved, Reserving
+from torchyard_core.launch.calendar_port import LaunchCalendar, Reservation
 from torchyard_core.launch.checks.bandwidth import check_bandwidth, measure
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import check_ways
@@ -29,8 +29,8 @@ from torchyard_core.launch.checks.host_facts import check_strategy
 from torchyard_core.launch.checks.preflight_client import PreflightClient
 from torchyard_core.launch.confirmations import Ask, about_outside, about_size, no_answer, settle
 from torchyard_core.launch.lease_renewal import LeaseRenewal
-from torchyard_core.launch.planning import Ground, Planner
-from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.planning import LaunchContext, Planner
+from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
 from torchyard_core.launch.runs.history import RunRecord, new_run_id
@@ -43,7 +43,7 @@ from torchyard_core.topology.model import Topology
 
 
 @dataclass
-class Started:
+class StartedRun:
     """A run that was submitted."""
 
     run_id: str
@@ -53,7 +53,7 @@ class Started:
     """Links by host, including the primary's."""
     timings: dict[str, float]
     """Seconds since the start of the launch: checked_s, sent_s, submitted_s."""
-    reserved: Reserved = field(default_factory=Reserved)
+    reserved: Reservation = field(default_factory=Reservation)
     """The calendar's decision."""
     snapshot: str | None = None
     """Root hash of its code; None without code."""
@@ -65,7 +65,7 @@ class StartUnknown(HostError):
     `started` is that run. The caller records it in the history as not confirmed.
     """
 
-    def __init__(self, started: Started):
+    def __init__(self, started: StartedRun):
         host, run_id = started.primary.host, started.run_id
         booking = " Its booking stays." if started.reserved.booking_id else ""
         super().__init__(
@@ -99,7 +99,7 @@ class Launch:
     """Folder for cached file hashes and bandwidths; None disables caching."""
     again: EndedRun | None = None
     """The ended run to restart with its own code, from its newest checkpoint."""
-    reserving: Reserving | None = None
+    reserving: LaunchCalendar | None = None
     """The team's calendar; None ignores bookings."""
     own: Sequence[RunRecord] = ()
     """Earlier launches of this desktop."""
@@ -107,14 +107,14 @@ class Launch:
     """Links to every host that may hold resources for this launch."""
 
     def __post_init__(self) -> None:
-        self._progress = Telling(self.on_event, self.on_check, self.on_progress)
+        self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)
         self._over = Event()
 
     def cancel(self) -> None:
         """Requests that `run` stops at the next opportunity and undoes the launch."""
         self._progress.cancelled.set()
 
-    def run(self) -> Started:
+    def run(self) -> StartedRun:
         """Launches the run.
 
         Raises:
@@ -124,7 +124,7 @@ class Launch:
             StartUnknown: The run may have begun. After the other errors nothing is left on the hosts.
         """
         progress = self._progress
-        started: Started | None = None
+        started: StartedRun | None = None
         lease = LeaseRenewal(self.run_id)
         try:
             progress.emit("run_state", state="checking")
@@ -156,7 +156,7 @@ class Launch:
                 progress.report_checks([check_resumed(self.again, context.plan, prepared)])
             progress.report_checks(check_ways(context, prepared, progress))
             primary = context.links[context.primary]
-            started = Started(self.run_id, context.plan, primary, dict(context.links), timings, reserved, root)
+            started = StartedRun(self.run_id, context.plan, primary, dict(context.links), timings, reserved, root)
             start(
                 *(self.run_id, self._lineage, self.topology, context, prepared, self.secret_values, progress, reserved),
                 spare_imports=early if self.topology.program.warm_spares else (),
@@ -173,7 +173,7 @@ class Launch:
             self.reserving.begun()
         return started
 
-    def undo(self, started: Started | None) -> None:
+    def undo(self, started: StartedRun | None) -> None:
         """Undoes the launch. `started` is the run, if its primary was asked to start it.
 
         Raises StartUnknown if that primary does not answer. Other hosts do not matter, as their keepers follow it.
@@ -184,10 +184,10 @@ class Launch:
         if self.reserving is not None:
             self.reserving.take_back()
 
-    def _reserve(self, planned: Plan) -> Reserved:
+    def _reserve(self, planned: Plan) -> Reservation:
         """Asks the calendar about the plan and reports its lines of the checklist."""
         if self.reserving is None:
-            return Reserved()
+            return Reservation()
         self._progress.stop_if_cancelled()
         reserved = self.reserving.settle(planned, self.run_id, self.name, self.ask)
         self._progress.report_checks(reserved.checks)
@@ -209,7 +209,7 @@ class Launch:
         """The run to copy checkpoints from; None with a shared checkpoint folder, where the program finds them."""
         return None if self.again is None or self.topology.program.checkpoint_dir else self.again.run_id
 
-    def record(self, started: Started, file: str, *, is_confirmed: bool = True) -> RunRecord:
+    def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
         """The history record of a run started from `file`. `is_confirmed`: whether the primary confirmed the start."""
         now = utc_now()
         return RunRecord(
@@ -231,7 +231,7 @@ class Launch:
             is_confirmed=is_confirmed,
         )
 
-    def _check_further(self, context: Ground, reserved: Reserved) -> Snapshot | None:
+    def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
         """Runs the checks that measure hosts and network, while the snapshot of the working folder is taken."""
         # A scheduled run takes its GPUs later: their present use does not matter.
         preflight = PreflightClient(context, with_gpus=reserved.start_at is None)
@@ -268,7 +268,7 @@ class Launch:
             return None
         return (self.source.folder / expand_user(workdir)).resolve()
 
-    def _snapshot(self, context: Ground) -> Snapshot | None:
+    def _snapshot(self, context: LaunchContext) -> Snapshot | None:
         """A snapshot of the working folder, if the run has one."""
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
@@ -287,7 +287,7 @@ class Launch:
         self._progress.stop_if_cancelled()
         return snapshot
 
-    def _record(self, planned: Plan, reserved: Reserved, early: tuple[str, ...]) -> dict[str, Any]:
+    def _record(self, planned: Plan, reserved: Reservation, early: tuple[str, ...]) -> dict[str, Any]:
         return {
             "primary": planned.primary,
             "hosts": list(planned.hosts),

@@ -11,11 +11,11 @@ from typing import Any
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.calendar_port import Reserving
+from torchyard_core.launch.calendar_port import LaunchCalendar
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.host_facts import check_host, check_machines, check_working_folders
 from torchyard_core.launch.checks.versions import check_versions
-from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
@@ -27,7 +27,7 @@ PLANS = 4
 
 
 @dataclass(frozen=True)
-class Ground:
+class LaunchContext:
     """The plan of a launch, with the links and facts of its hosts by name."""
 
     plan: Plan
@@ -49,9 +49,9 @@ class Planner:
         source: TopologyFile,
         topology: Topology,
         hosts: Hosts,
-        progress: Telling,
+        progress: LaunchProgress,
         links: dict[str, AgentLink],
-        reserving: Reserving | None = None,
+        reserving: LaunchCalendar | None = None,
     ):
         """`links` is filled with the link of every connected host."""
         self._source = source
@@ -62,7 +62,7 @@ class Planner:
         self._reserving = reserving
         self._facts: dict[str, dict[str, Any]] = {}
 
-    def run(self) -> Ground:
+    def run(self) -> LaunchContext:
         """Returns the plan. Raises RunFailed for the first red line or problem, HostError or Cancelled."""
         for _ in range(PLANS):
             known = self._hosts.known()
@@ -76,7 +76,7 @@ class Planner:
             self._facts |= self._progress.wait_for_all(looking, "looking")
         for name in [name for name in self._links if name not in planned.hosts]:
             del self._links[name]
-        context = Ground(
+        context = LaunchContext(
             planned,
             self._links,
             {host.name: host for host in known if host.name in planned.hosts},

@@ -20,7 +20,7 @@ class Cancelled(Exception):
 
 
 @dataclass
-class Telling:
+class LaunchProgress:
     """Callbacks for the checks, events and progress of a launch, called on its thread."""
 
     on_event: Callable[[dict[str, Any]], None]

@@ -28,8 +28,8 @@ from torchyard_agent.protocol.snapshot_manifest import root_of
 from torchyard_core.errors import AgentRefused, HostError, RunFailed
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.confirmations import Question
-from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.confirmations import Confirmation
+from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun, is_over, shown_of
@@ -102,7 +102,7 @@ def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | No
     return _from_hosts(run, answers, reached)
 
 
-def about_a_foreign_run(again: EndedRun) -> Question | None:
+def about_a_foreign_run(again: EndedRun) -> Confirmation | None:
     """The question whether to launch what a host's record contains; None for a run of this desktop."""
     if not again.told_by:
         return None
@@ -118,7 +118,7 @@ def about_a_foreign_run(again: EndedRun) -> Question | None:
         f"code: {again.snapshot[:12] if again.snapshot else 'none'}",
         f"hosts: {_hosts_text(again.topology)}",
     ]
-    return Question(
+    return Confirmation(
         "foreign_run",
         f"this computer did not launch run {again.run_id}; {again.told_by} says that it was:\n  "
         + "\n  ".join(map(one_line, lines)),
@@ -128,7 +128,7 @@ def about_a_foreign_run(again: EndedRun) -> Question | None:
     )
 
 
-def about_foreign_secrets(again: EndedRun) -> Question | None:
+def about_foreign_secrets(again: EndedRun) -> Confirmation | None:
     """The question whether to send the secrets that a host's record names; None for a run of this desktop."""
     names = again.topology.program.secrets
     if not again.told_by or not names:
@@ -140,7 +140,7 @@ def about_foreign_secrets(again: EndedRun) -> Question | None:
         f"command: {shlex.join([*what, *program.args])}",
         f"hosts: {_hosts_text(again.topology)}",
     ]
-    return Question(
+    return Confirmation(
         "foreign_secrets",
         f"{again.told_by} says that run {again.run_id} needs secrets of this computer, which did not launch it:\n  "
         + "\n  ".join(map(one_line, lines)),
@@ -254,7 +254,7 @@ def _no_record(run: KnownRun) -> RunFailed:
     )
 
 
-def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, progress: Telling) -> None:
+def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
     """Makes the code of the run available on every host of `links`. Raises RunFailed if no host has it any more."""
     if again.snapshot is None:
         return
@@ -287,7 +287,7 @@ def _manifest(link: AgentLink, root: str) -> list[Any] | None:
     return found
 
 
-def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: Telling) -> None:
+def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchProgress) -> None:
     """Downloads a snapshot's files to their paths below `folder`. Raises RunFailed for a damaged file."""
     first: dict[str, Path] = {}
     for entry in manifest:

@@ -14,7 +14,7 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, HostError, RunFailed, Unreachable
 from torchyard_core.formatting import size
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.progress import Cancelled, Telling
+from torchyard_core.launch.progress import Cancelled, LaunchProgress
 from torchyard_core.launch.snapshot import Snapshot
 
 PIECE = 1 << 20
@@ -142,7 +142,7 @@ RECONNECTS = 2
 PAUSE_S = 1.0
 
 
-def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: Telling) -> None:
+def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
     """Makes `snapshot` available on every host of `links`. Raises what `upload_snapshot` raises.
 
     A broken link is replaced, also in `links`, and the upload is resumed.
@@ -177,7 +177,7 @@ def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Host
     progress.stop_if_cancelled()
 
 
-def _reconnect(host: str, hosts: Hosts, progress: Telling) -> AgentLink:
+def _reconnect(host: str, hosts: Hosts, progress: LaunchProgress) -> AgentLink:
     """Opens a new link after a pause. Raises HostError or Cancelled."""
     if progress.cancelled.wait(PAUSE_S):
         raise Cancelled

@@ -13,12 +13,12 @@ from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused, HostError
 from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.calendar_port import Reserved
+from torchyard_core.launch.calendar_port import Reservation
 from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.plan_preview import host_python
-from torchyard_core.launch.planning import Ground
+from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.port_assignment import ports_needed
-from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Topology
 
 PREPARE_TIMEOUT_S = 150.0
@@ -31,10 +31,10 @@ LOOPBACK = "127.0.0.1"
 def prepare(
     run_id: str,
     name: str,
-    context: Ground,
+    context: LaunchContext,
     root: str | None,
     record: dict[str, Any],
-    progress: Telling,
+    progress: LaunchProgress,
     resume_from: str | None = None,
     *,
     later: bool = False,
@@ -80,7 +80,7 @@ def prepare(
     return prepared
 
 
-def primary_address(context: Ground) -> str:
+def primary_address(context: LaunchContext) -> str:
     """The primary's address on the data network, as far as the desktop knows it."""
     primary, *others = context.plan.hosts
     if context.hosts[primary].data_address:
@@ -97,11 +97,11 @@ def start(
     run_id: str,
     lineage: str,
     topology: Topology,
-    context: Ground,
+    context: LaunchContext,
     prepared: Mapping[str, Prepared],
     secret_values: dict[str, str],
-    progress: Telling,
-    reserved: Reserved,
+    progress: LaunchProgress,
+    reserved: Reservation,
     spare_imports: Sequence[str] = (),
 ) -> None:
     """Submits the run to the primary's keeper, and the primary's address to the other keepers.
@@ -156,7 +156,7 @@ def start(
     progress.stop_if_cancelled()  # the run has begun; the caller ends it again
 
 
-def _booking(reserved: Reserved) -> dict[str, Any] | None:
+def _booking(reserved: Reservation) -> dict[str, Any] | None:
     """The run's booking, as sent to its keeper."""
     if reserved.booking_id is None or reserved.until is None:
         return None

@@ -15,7 +15,7 @@ from torchyard_agent.protocol.messages import Warm
 from torchyard_agent.protocol.rank_environment import is_read_at_start
 from torchyard_core.launch.environment import replica_specs
 from torchyard_core.launch.plan_preview import AT_LAUNCH, RUN_FOLDER, preview_sites
-from torchyard_core.launch.planning import Ground
+from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.topology.model import Launcher, Program
 
 IMPORTS = ("torch", "torch._dynamo")
@@ -59,7 +59,7 @@ def imports_package(program: Program, folder: Path | None, package: str) -> bool
     return any(package in packages for packages in modules) if modules else None
 
 
-def start_early(context: Ground, run_id: str, imports: tuple[str, ...]) -> None:
+def start_early(context: LaunchContext, run_id: str, imports: tuple[str, ...]) -> None:
     """Asks every host of the launch to start its interpreters, without waiting for the answers.
 
     A host that cannot do so starts its ranks as usual.

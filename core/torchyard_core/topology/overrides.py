@@ -12,7 +12,7 @@ from torchyard_core.errors import FileProblem, UsageError
 from torchyard_core.problems import Place, did_you_mean, no_lines
 from torchyard_core.topology.model import Topology
 from torchyard_core.yaml_io.model_validation import type_at, validate
-from torchyard_core.yaml_io.parser import Composed, compose
+from torchyard_core.yaml_io.parser import ParsedYaml, compose
 
 
 def apply_settings(topology: Topology, settings: Sequence[str]) -> Topology:
@@ -42,9 +42,9 @@ def _refused(setting: str, message: str, hint: str = "") -> UsageError:
     return UsageError(f"--set {setting}: {message}", code="bad_setting", hint=hint)
 
 
-def _value(text: str, setting: str) -> Composed:
+def _value(text: str, setting: str) -> ParsedYaml:
     if not text.strip():
-        return Composed()
+        return ParsedYaml()
     try:
         value = compose(text, "value")
     except FileProblem as problem:

@@ -49,7 +49,7 @@ class Span:
 
 
 @dataclass
-class Composed:
+class ParsedYaml:
     """The data of a document, and the positions of its values."""
 
     data: Any = None
@@ -63,7 +63,7 @@ class Composed:
     """Duplicate keys."""
 
 
-def compose(text: str, source: str) -> Composed:
+def compose(text: str, source: str) -> ParsedYaml:
     """Parses one YAML document. Raises FileProblem for text that does not parse or is not plain data."""
     composer = _Composer(source)
     try:
@@ -105,7 +105,7 @@ class _Composer:
     """Turns parser events into plain data, without recursion."""
 
     def __init__(self, source: str):
-        self.composed = Composed()
+        self.composed = ParsedYaml()
         self.documents = 0
         self._source = source
         self._open: list[_Open] = []

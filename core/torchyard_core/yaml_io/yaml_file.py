@@ -9,7 +9,7 @@ from typing import Any
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.problems import Place, Problem
-from torchyard_core.yaml_io.parser import Composed, Span, compose
+from torchyard_core.yaml_io.parser import ParsedYaml, Span, compose
 from torchyard_core.yaml_io.syntax_errors import problem_at
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -22,7 +22,7 @@ class Document:
     source: str
     """The file as the user named it."""
     text: str
-    composed: Composed
+    composed: ParsedYaml
 
     @property
     def data(self) -> Any:

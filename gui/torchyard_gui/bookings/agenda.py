@@ -10,7 +10,7 @@ from torchyard_core.booking.slots import name_slots
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import is_shown
 from torchyard_gui.bookings.calendar.display_list import DisplayList
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets.empty_state import EmptyListMessage
 
@@ -45,7 +45,9 @@ class Agenda(QTableView):
         self.selectionModel().currentRowChanged.connect(self._moved)
         self.activated.connect(lambda index: self.activated_.emit(self.rows_.id_at(index.row())))
 
-    def show_bookings(self, seen: Seen, picture: DisplayList, since: float, until: float, chosen: str = "") -> None:
+    def show_bookings(
+        self, seen: CalendarState, picture: DisplayList, since: float, until: float, chosen: str = ""
+    ) -> None:
         """Lists the shown days' bookings that match the filter, by start; `chosen` is the selected one's ID."""
         lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
         shown = [
@@ -81,7 +83,7 @@ class _Rows(QAbstractTableModel):
             self.tr("State"),
         )
 
-    def take(self, bookings: list[Booking], seen: Seen, picture: DisplayList) -> None:
+    def take(self, bookings: list[Booking], seen: CalendarState, picture: DisplayList) -> None:
         now = picture.now
         self.beginResetModel()
         self._bookings = bookings

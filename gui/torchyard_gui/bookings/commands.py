@@ -9,7 +9,7 @@ from typing import Any
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.app.book_gpus import BookGpus
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.slots import name_slots
@@ -147,7 +147,7 @@ class BookingCommands(QObject):
         what = last.what
 
         def failed(error: TorchyardError) -> None:
-            if isinstance(error, StoreAway) and self.last is None:
+            if isinstance(error, StoreUnavailable) and self.last is None:
                 self._remember(last)
             self._failed(error)
 

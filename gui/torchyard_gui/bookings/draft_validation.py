@@ -19,7 +19,7 @@ from torchyard_core.booking.search.conflict import Clashing
 
 
 @dataclass(frozen=True)
-class Known:
+class LoadedCalendar:
     """The loaded part of the calendar, and its user."""
 
     bookings: Sequence[Booking]
@@ -42,7 +42,7 @@ class Known:
         return found
 
 
-def refusal(known: Known, draft: Draft, of: Booking | None = None) -> Refused | None:
+def refusal(known: LoadedCalendar, draft: Draft, of: Booking | None = None) -> Refused | None:
     """Why `draft` cannot be booked, or why `of` cannot be changed into it; None if nothing is known against it."""
     if known.away:
         return Refused(known.away, code="store_away")
@@ -54,14 +54,14 @@ def refusal(known: Known, draft: Draft, of: Booking | None = None) -> Refused | 
     return find_refusal(draft, Circumstances(known.rules, known.now, known.slots, known.person, hours, clashing), of)
 
 
-def _hours(known: Known, owner: str, changed: Booking | None) -> Mapping[datetime, float]:
+def _hours(known: LoadedCalendar, owner: str, changed: Booking | None) -> Mapping[datetime, float]:
     if known.rules.quota_of(owner) is None:
         return {}
     others = (one for one in known.bookings if one.owner == owner and (changed is None or one.id != changed.id))
     return gpu_hours(others, known.rules.zone)
 
 
-def _clashing(known: Known, draft: Draft, changed: Booking | None) -> tuple[Clashing, ...]:
+def _clashing(known: LoadedCalendar, draft: Draft, changed: Booking | None) -> tuple[Clashing, ...]:
     gpus_of: dict[str, list[str]] = {}
     by_id: dict[str, Booking] = {}
     for gpu in draft.gpus:

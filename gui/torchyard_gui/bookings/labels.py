@@ -11,7 +11,7 @@ from torchyard_core.booking.model import Booking, State
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings.calendar.time_axis import Span, local_day
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 from torchyard_gui.widgets.advice import as_sentence
 
 translate = QCoreApplication.translate
@@ -125,7 +125,7 @@ def state_text(booking: Booking, now: datetime) -> str:
     return translate("Bookings", "running")
 
 
-def unavailable_text(seen: Seen, now: datetime) -> str:
+def unavailable_text(seen: CalendarState, now: datetime) -> str:
     """Returns why nothing can be booked, and how old the shown calendar is."""
     if seen.as_of is None:
         return translate("Bookings", "The calendar is unreachable and was never loaded here. Nothing can be booked.")

@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.booking.model import Booking
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 from torchyard_gui.theme.icons import icon
 
 MENU = "menu"
@@ -70,7 +70,9 @@ class BookingActions(QObject):
         """Returns the actions in menu order."""
         return list(self._all)
 
-    def enable(self, seen: Seen, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str) -> None:
+    def enable(
+        self, seen: CalendarState, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str
+    ) -> None:
         """Enables actions for the selected booking; `undoes` names the change that undo would revert."""
         can = can_change and seen.is_live
         for action in (self.edit, self.extend, self.shorten, self.release):

@@ -23,7 +23,7 @@ from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, 
 from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_form import command_for
 from torchyard_gui.bookings.dialogs.dialog_controller import DialogController
-from torchyard_gui.bookings.draft_validation import Known, refusal
+from torchyard_gui.bookings.draft_validation import LoadedCalendar, refusal
 from torchyard_gui.bookings.drawers.drawer_controller import DrawerController
 from torchyard_gui.bookings.drawers.drawer_layout import DrawerLayout
 from torchyard_gui.bookings.legend import Legend
@@ -73,7 +73,7 @@ class BookingsPage(QWidget):
         self.day = local_day(model.now, model.seen.zone)
         self.folded: set[str] | None = None
         """Folded hosts; None until the first slots are loaded."""
-        self._known: Known | None = None
+        self._known: LoadedCalendar | None = None
         self._pictures = DisplayListBuilder()
         self._selection = ""
         self._wanted = ""
@@ -264,7 +264,7 @@ class BookingsPage(QWidget):
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
         away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
-        self._known = Known(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
+        self._known = LoadedCalendar(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
         axis = self.surface.axis
         if self.is_agenda:

@@ -12,7 +12,7 @@ from torchyard_core.booking.model import Booking, Slot
 from torchyard_gui.bookings.calendar.lanes import short_model
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bookings.menu_actions import BookingActions
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
 from torchyard_gui.widgets.clear_layout import clear_menu
@@ -90,7 +90,7 @@ class TopBar(QFrame):
         self.free.setText(text)
         self.free.setToolTip(self.tr("Neither booked nor in use. GPUs without a booking may be used at any time."))
 
-    def offer(self, seen: Seen) -> None:
+    def offer(self, seen: CalendarState) -> None:
         """Fills the filter menu."""
         clear_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))

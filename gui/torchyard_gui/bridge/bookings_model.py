@@ -49,7 +49,7 @@ USES_EVERY_MS = 60_000
 
 
 @dataclass(frozen=True)
-class Seen:
+class CalendarState:
     """The last loaded state of the calendar.
 
     `is_live` is False while the calendar is unreachable; the state is then that of `as_of`, and `why` tells the reason.
@@ -75,7 +75,7 @@ class Seen:
 class _Loaded:
     """Result of one reload; `settled` is as for the signal."""
 
-    seen: Seen
+    seen: CalendarState
     remembered: tuple[Slot, ...]
     settled: tuple[int, int] | None = None
     uses: tuple[Interval, tuple[Use, ...]] | None = None
@@ -102,7 +102,7 @@ class BookingsModel(QObject):
         super().__init__(parent)
         self.fleet = fleet
         self.jobs = Jobs(self)
-        self.seen = Seen(zone=local_zone())
+        self.seen = CalendarState(zone=local_zone())
         self.has_loaded = False
         self.clock = clock
         self._open = opener or (lambda: _opened(home))
@@ -229,13 +229,13 @@ class BookingsModel(QObject):
         anew: bool,
     ) -> _Loaded:
         """Loads the calendar; runs on a thread. `known` are the last records of use, read again if `anew`."""
-        from torchyard_core.booking.errors import StoreAway
+        from torchyard_core.booking.errors import StoreUnavailable
         from torchyard_core.booking.slots import slots_of
 
         calendar = self._calendar_now()
         try:
             store = calendar.store()
-        except StoreAway:
+        except StoreUnavailable:
             view = calendar.view(time.start, time.end)
             away = replace(self.seen, bookings=view.bookings, slots=view.slots, as_of=view.as_of, is_live=False)
             return _Loaded(replace(away, why=view.why, zone=self._zone), remembered)
@@ -248,7 +248,7 @@ class BookingsModel(QObject):
             return _Loaded(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
         self._watch_once(store)
         uses = store.uses(time.start, time.end) if anew else known or ()
-        seen = Seen(
+        seen = CalendarState(
             bookings=view.bookings,
             slots=view.slots,
             as_of=view.as_of,

@@ -13,7 +13,7 @@ from torchyard_gui.bridge.host_status import now
 from torchyard_gui.bridge.jobs import Job, Jobs
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
 
 SILENT_AFTER_S = 10.0
 """A host that has not answered for this long is unknown."""
@@ -31,14 +31,14 @@ class HostLinks:
         self._jobs = jobs
         self._silent = silent
         self._sampled = sampled
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, DaemonClient] = {}
         self._asking: dict[str, Job] = {}
 
-    def holds(self, name: str, link: Link) -> bool:
+    def holds(self, name: str, link: DaemonClient) -> bool:
         """Whether this is the host's current link."""
         return self._links.get(name) is link
 
-    def hold(self, name: str, link: Link) -> None:
+    def hold(self, name: str, link: DaemonClient) -> None:
         """Watches a link for its end."""
         if not self.holds(name, link):
             self._links[name] = link
@@ -48,7 +48,7 @@ class HostLinks:
         """Whether a query of the host is unanswered."""
         return name in self._asking
 
-    def ask(self, name: str, link: Link) -> None:
+    def ask(self, name: str, link: DaemonClient) -> None:
         """Asks for the users of a host."""
         asked = now()
         job = self._asking[name] = Job()
@@ -63,7 +63,7 @@ class HostLinks:
 
         self._jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
 
-    def ask_acts(self, name: str, link: Link, done: Callable[[str, tuple[Act, ...]], None]) -> None:
+    def ask_acts(self, name: str, link: DaemonClient, done: Callable[[str, tuple[Act, ...]], None]) -> None:
         """Asks for a host's latest audit records; a failure changes nothing."""
         self._jobs.run(lambda: read_acts(link, NEWEST_ACTS), partial(done, name))
 
@@ -78,7 +78,7 @@ class HostLinks:
         for job in self._asking.values():
             job.cancel()
 
-    def _lost(self, name: str, link: Link) -> None:
+    def _lost(self, name: str, link: DaemonClient) -> None:
         if self.holds(name, link):
             del self._links[name]
             why = TorchyardError(f"the connection to {name} was lost.", code="lost", hint="What runs there goes on.")

@@ -13,7 +13,7 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.confirmations import Question
+from torchyard_core.launch.confirmations import Confirmation
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import explain
@@ -21,7 +21,7 @@ from torchyard_gui.bridge.jobs import explain
 if TYPE_CHECKING:
     from torchyard_core.app.desktop import Desktop
     from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
-    from torchyard_core.launch.launch import Started
+    from torchyard_core.launch.launch import StartedRun
 
 
 class LaunchJob(QObject):
@@ -96,7 +96,7 @@ class LaunchJob(QObject):
     def _emit(self, kind: str, *details: Any) -> None:
         self._model.jobs.tell(self._receive, kind, details)
 
-    def _ask(self, question: Question) -> bool:
+    def _ask(self, question: Confirmation) -> bool:
         """Waits for an answer or for the cancellation of the launch."""
         if not self.is_cancelled:
             self._answered.clear()
@@ -106,7 +106,7 @@ class LaunchJob(QObject):
             self._answered.wait()
         return self._answer and not self.is_cancelled
 
-    def _run(self) -> Started | TorchyardError | None:
+    def _run(self) -> StartedRun | TorchyardError | None:
         """The run that has started; the error that stopped the launch; None where it was cancelled."""
         from torchyard_core.app.desktop import Desktop
         from torchyard_core.app.launch_run import InvalidTopology
@@ -169,7 +169,7 @@ class LaunchJob(QObject):
         else:
             self.progressed.emit(*details)
 
-    def _ended(self, outcome: Started | TorchyardError | None) -> None:
+    def _ended(self, outcome: StartedRun | TorchyardError | None) -> None:
         if self.is_over:
             return
         if outcome is None or isinstance(outcome, TorchyardError):
@@ -187,7 +187,7 @@ class LaunchJob(QObject):
             self.run_id = outcome.run_id
             self.started.emit(outcome.run_id)
 
-    def _take_back(self, started: Started) -> None:
+    def _take_back(self, started: StartedRun) -> None:
         """Ends a run that had already started when the user cancelled its launch."""
         from torchyard_core.launch.launch import StartUnknown
 

@@ -17,7 +17,7 @@ from torchyard_core.launch.runs.logs import LOG_WAIT_S
 from torchyard_gui.bridge.jobs import Job, Jobs, explain
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
 
 WATCH_EVERY_MS = 200
@@ -62,7 +62,7 @@ class LogFeed(QObject):
         self._run_id = run_id
         self._fleet = fleet
         self._jobs = jobs
-        self._link: Link | None = None
+        self._link: DaemonClient | None = None
         self._linking: Job | None = None
         self._closed = False
         self._waiting: list[tuple[int, int, Taken]] = []
@@ -101,7 +101,7 @@ class LogFeed(QObject):
                 lambda: fleet().link(host, install=False), self._connected, self._unreachable, owner=self
             )
 
-    def _connected(self, link: Link) -> None:
+    def _connected(self, link: DaemonClient) -> None:
         self._linking, self._link = None, link
         self.found.emit()
         waiting, self._waiting = self._waiting, []

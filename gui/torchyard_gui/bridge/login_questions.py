@@ -9,14 +9,14 @@ import threading
 
 from PySide6.QtCore import QObject, Signal
 
-from torchyard_core.fleet.credential_prompts import Question
+from torchyard_core.fleet.credential_prompts import CredentialPrompt
 from torchyard_gui.bridge.jobs import Jobs
 
 
 class WaitingQuestion:
     """A question of a blocked login. Thread-safe."""
 
-    def __init__(self, question: Question):
+    def __init__(self, question: CredentialPrompt):
         self.question = question
         self._answered = threading.Event()
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class LoginQuestions(QObject):
         self.hush()
         self._jobs.close()
 
-    def ask(self, question: Question) -> str | None:
+    def ask(self, question: CredentialPrompt) -> str | None:
         """Returns the user's answer, on the login's thread, or None if the user gave up or the window closed."""
         with self._turn:
             waiting = WaitingQuestion(question)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.booking.planned_time import BookedThen, PlannedTime, booked_then, when_booked
+from torchyard_core.booking.planned_time import PlannedBookings, PlannedTime, booked_then, when_booked
 from torchyard_core.booking.time_parser import local_zone
 from torchyard_gui.bridge.fleet_model import FleetModel
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
-    from torchyard_gui.bridge.bookings_model import BookingsModel, Seen
+    from torchyard_gui.bridge.bookings_model import BookingsModel, CalendarState
 
 TICK_MS = 30_000
 """Interval at which "now" is updated."""
@@ -52,7 +52,7 @@ class PlanningTime(QObject):
         self._clock: Callable[[], datetime] = utc_now
         self.zone = local_zone()
         """Zone in which times are parsed and shown."""
-        self.booked = BookedThen()
+        self.booked = PlannedBookings()
         self.away = ""
         """Since when the calendar is unreachable; bookings are those of that time."""
         self._last_state: object = None
@@ -128,7 +128,7 @@ class PlanningTime(QObject):
         """Stops the timers; called when the window closes."""
         self._tick.stop()
 
-    def _take(self, seen: Seen) -> None:
+    def _take(self, seen: CalendarState) -> None:
         self.zone = seen.zone
         self.booked = booked_then(seen.bookings, seen.person, self.planned.interval(self.now))
         self.away = ""

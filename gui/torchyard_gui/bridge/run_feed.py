@@ -15,7 +15,7 @@ from torchyard_core.formatting import clock, percent, traffic, utc_now
 from torchyard_core.launch.runs.follower import RETRY_S, Follower
 from torchyard_core.launch.runs.history import History, RunRecord, ending
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, shown_of
-from torchyard_core.replica_metrics import Latest
+from torchyard_core.replica_metrics import LatestSamples
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
 from torchyard_gui.bridge.run_state import RunState
@@ -23,7 +23,7 @@ from torchyard_gui.bridge.run_state_types import RunChanges, short_cause, when
 from torchyard_gui.bridge.step_breakdown import step_parts
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_gui.canvas.live_state import ReplicaLiveState, Tint
 
@@ -51,7 +51,7 @@ class Inbox:
             wake: Is called on the thread with True for events and False for samples, once until they are taken.
         """
         self.news: deque[tuple[str, Any]] = deque()
-        self.samples = Latest()
+        self.samples = LatestSamples()
         self._wake = wake
         self._lock = threading.Lock()
         self._is_notified = False
@@ -342,7 +342,7 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
         tries += 1
 
 
-def _ask(run: KnownRun, fleet: Fleet) -> tuple[Link, dict[str, Any]]:
+def _ask(run: KnownRun, fleet: Fleet) -> tuple[DaemonClient, dict[str, Any]]:
     if run.primary not in fleet.hosts:
         raise TorchyardError(
             f"the primary host {run.primary} is not in the fleet.",
@@ -353,10 +353,10 @@ def _ask(run: KnownRun, fleet: Fleet) -> tuple[Link, dict[str, Any]]:
     return link, ask_run(run, link)
 
 
-def _follow(run: KnownRun, fleet: Fleet, primary: Link, raw: dict[str, Any], inbox: Inbox, job: Job) -> None:
+def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, Any], inbox: Inbox, job: Job) -> None:
     """Delegates reconnection to the follower."""
 
-    def reattach(host: str) -> Link:
+    def reattach(host: str) -> DaemonClient:
         job.checkpoint()
         return fleet.link(host, install=False)
 

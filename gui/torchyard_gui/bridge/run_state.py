@@ -15,7 +15,7 @@ from torchyard_agent.protocol.metrics_report import of_event, own_of_event
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.launch.runs.recorded_plan import recorded_plan
-from torchyard_core.replica_metrics import Ring, Sample, capacity_for, replica_values, reported_values, slow_ones
+from torchyard_core.replica_metrics import Sample, TimeSeries, capacity_for, replica_values, reported_values, slow_ones
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.run_state_types import (
     ReplicaStatus,
@@ -54,7 +54,7 @@ class RunState:
         self.plan_hosts: tuple[HostFacts, ...] = ()
         self.tracks: dict[str, ReplicaStatus] = {}
         self.moments: list[TimelineEvent] = []
-        self.totals = Ring(fields=TOTALS)
+        self.totals = TimeSeries(fields=TOTALS)
         self.lost: dict[str, float | None] = {}
         """Hosts that do not answer, with the time they were last heard."""
         self.is_followed = True
@@ -114,7 +114,7 @@ class RunState:
         for replica in planned:
             name, host, gpus = str(replica["name"]), str(replica["host"]), tuple(map(str, replica.get("gpus", ())))
             if name not in self.tracks:
-                self.tracks[name] = ReplicaStatus(name, host, gpus, Ring(capacity))
+                self.tracks[name] = ReplicaStatus(name, host, gpus, TimeSeries(capacity))
                 self._by_host.setdefault(host, {})[name] = gpus
 
     def take_shown(
@@ -147,9 +147,9 @@ class RunState:
         if self._is_noted:
             self._is_noted = False
             self.moments.clear()
-            self.totals = Ring(fields=TOTALS)
+            self.totals = TimeSeries(fields=TOTALS)
             for track in self.tracks.values():
-                track.ring = Ring(capacity_for(len(self.tracks)))
+                track.ring = TimeSeries(capacity_for(len(self.tracks)))
 
     def take_event(self, event: Mapping[str, Any], changes: RunChanges) -> None:
         """Takes an event of the journal, in order, or a `connection` event."""
@@ -322,7 +322,7 @@ class RunState:
 
     def _track(self, name: str, host: str) -> ReplicaStatus:
         if name not in self.tracks:
-            self.tracks[name] = ReplicaStatus(name, host, (), Ring(capacity_for(len(self.tracks) + 1)))
+            self.tracks[name] = ReplicaStatus(name, host, (), TimeSeries(capacity_for(len(self.tracks) + 1)))
             self._by_host.setdefault(host, {})[name] = ()
         return self.tracks[name]
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from torchyard_core.replica_metrics import Ring
+from torchyard_core.replica_metrics import TimeSeries
 
 ENDED = ("succeeded", "failed", "stopped", "lost")
 SERVING = ("ps", "reducer")
@@ -20,7 +20,7 @@ class ReplicaStatus:
     host: str
     gpus: tuple[str, ...]
     """UUIDs."""
-    ring: Ring
+    ring: TimeSeries
     state: str = "pending"
     reason: str = ""
     exit_code: int | None = None

@@ -13,7 +13,7 @@ from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.edges.edge_items import DASHES, paint_port
-from torchyard_gui.canvas.edges.traffic import Wiring
+from torchyard_gui.canvas.edges.traffic import HostTraffic
 from torchyard_gui.canvas.racks.tile_painting import STEPS
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
@@ -29,7 +29,7 @@ SHADE_WIDTH = 18
 translate = QCoreApplication.translate
 
 
-def entries_of(kind: StrategyKind, wiring: Wiring, *, has_groups: bool) -> list[Entry]:
+def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> list[Entry]:
     """A sign and a text for each kind of port, line and frame that is drawn."""
     found: list[Entry] = []
     does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())

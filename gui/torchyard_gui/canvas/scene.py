@@ -24,7 +24,7 @@ from torchyard_core.topology.strategies.traffic import Traffic
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.drop_highlight import DropHighlight
 from torchyard_gui.canvas.edges.edge_layer import EdgeLayer
-from torchyard_gui.canvas.edges.traffic import Wiring, host_traffic
+from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic
 from torchyard_gui.canvas.geometry import Box, around
 from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
@@ -63,7 +63,7 @@ class TopologyScene(QGraphicsScene):
         self._edges = EdgeLayer(self._layer(self.ground, EDGES))
         self.mark = DropHighlight(self, TARGET)
         self._traffic = Traffic()
-        self._wiring = Wiring()
+        self._wiring = HostTraffic()
         self._zoom = 1.0
         self._kind = StrategyKind.NONE
         self._states: Mapping[str, ReplicaLiveState] | None = None
@@ -96,7 +96,7 @@ class TopologyScene(QGraphicsScene):
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
         self._traffic = traffic
         placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
-        self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else Wiring()
+        self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
         self._racks.take(contents, self._dress)
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
@@ -139,7 +139,7 @@ class TopologyScene(QGraphicsScene):
         return self._kind
 
     @property
-    def wiring(self) -> Wiring:
+    def wiring(self) -> HostTraffic:
         """The traffic that the edges show."""
         return self._wiring
 

@@ -14,7 +14,7 @@ from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 from torchyard_core.formatting import span, until
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.confirmations import Question
+from torchyard_core.launch.confirmations import Confirmation
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.launch_job import LaunchJob
@@ -215,7 +215,7 @@ class LaunchPanel(QDialog):
         if step in STEPS and self.is_launching and self.job is not None and not self.job.is_cancelled:
             self.about.setText(_doing(self, step))
 
-    def _asked(self, question: Question) -> None:
+    def _asked(self, question: Confirmation) -> None:
         if self.job is not None and not self.job.is_cancelled:
             self.about.setText(self.tr("Waiting for your answer …"))
             self.question.ask(question)

@@ -6,7 +6,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
-from torchyard_core.launch.confirmations import Question
+from torchyard_core.launch.confirmations import Confirmation
 from torchyard_gui.widgets import StateMark, label
 from torchyard_gui.widgets.advice import as_sentence, in_the_window
 from torchyard_gui.widgets.dialogs import yes_to
@@ -49,7 +49,7 @@ class QuestionBlock(QFrame):
             button.clicked.connect(lambda checked=False, yes=yes: self._answer(yes))
         self.hide()
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: Confirmation) -> None:
         """Shows a question and takes the focus."""
         self.sentence.setText(as_sentence(question.message))
         self.question.setText(question.question)

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.confirmations import Question as Asked
+from torchyard_core.launch.confirmations import Confirmation as Asked
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.restart_job import RestartJob

@@ -36,7 +36,7 @@ SAY_AFTER_MS = 50
 """Delay that merges bursts of answers into one update of the status bar."""
 
 
-class Wiring(QObject):
+class WindowConnections(QObject):
     """The models and pages of one window."""
 
     def __init__(self, window: MainWindow, home: Home, fleet_file: Path) -> None:

@@ -6,7 +6,7 @@ import shiboken6
 from PySide6.QtCore import QObject, Qt
 from PySide6.QtWidgets import QApplication, QDialog, QLineEdit, QVBoxLayout, QWidget
 
-from torchyard_core.fleet.credential_prompts import Kind, Question
+from torchyard_core.fleet.credential_prompts import CredentialKind, CredentialPrompt
 from torchyard_gui.bridge.login_questions import LoginQuestions, WaitingQuestion
 from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
 from torchyard_gui.widgets.dialogs import DialogButtons
@@ -71,22 +71,22 @@ class LoginDialog(QDialog):
         self.field.clear()
         super().done(result)
 
-    def _title(self, question: Question) -> str:
+    def _title(self, question: CredentialPrompt) -> str:
         titles = {
-            Kind.PASSPHRASE: self.tr("{host} needs a key that is locked"),
-            Kind.PASSWORD: self.tr("{host} asks for a password"),
-            Kind.ANSWER: self.tr("{host} asks before it lets you in"),
+            CredentialKind.PASSPHRASE: self.tr("{host} needs a key that is locked"),
+            CredentialKind.PASSWORD: self.tr("{host} asks for a password"),
+            CredentialKind.ANSWER: self.tr("{host} asks before it lets you in"),
         }
         return titles[question.kind].format(host=question.host)
 
-    def _prompt(self, question: Question) -> str:
+    def _prompt(self, question: CredentialPrompt) -> str:
         """Returns our own text for known questions, else the server's prompt."""
-        words = {Kind.PASSPHRASE: self.tr("Passphrase"), Kind.PASSWORD: self.tr("Password")}
+        words = {CredentialKind.PASSPHRASE: self.tr("Passphrase"), CredentialKind.PASSWORD: self.tr("Password")}
         return words.get(question.kind, question.prompt)
 
-    def _note(self, question: Question) -> str:
+    def _note(self, question: CredentialPrompt) -> str:
         kept = self.tr("Kept in memory while the window is open, and written nowhere.")
-        if question.kind is Kind.PASSPHRASE:
+        if question.kind is CredentialKind.PASSPHRASE:
             return self.tr("{kept} Leave it empty to go on without this key.").format(kept=kept)
         return kept
 

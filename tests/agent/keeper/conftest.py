@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.keeper.keeper_cluster import Yard
+from tests.agent.keeper.keeper_cluster import KeeperCluster
 
-Story = Callable[[Yard], Awaitable[None]]
+Story = Callable[[KeeperCluster], Awaitable[None]]
 Play = Callable[[Story], None]
 
 
 @pytest.fixture
 def play(tmp_path: Path) -> Iterator[Play]:
     """Runs a test's story in an event loop, with a yard of its own."""
-    yard = Yard(tmp_path, os.urandom(6).hex())
+    yard = KeeperCluster(tmp_path, os.urandom(6).hex())
 
     def run(story: Story) -> None:
         async def told() -> None:

@@ -175,7 +175,7 @@ class Host:
         return int(self.process.returncode)
 
 
-class Yard:
+class KeeperCluster:
     """Hosts of one run, and what is left of it."""
 
     def __init__(self, folder: Path, mark: str):

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Host, Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.attribution import LONGEST, asked, who
@@ -26,7 +26,7 @@ def stop_by(user: str, desktop: str, *, force: bool = False) -> dict[str, Any]:
 
 
 def test_a_stop_on_any_host_is_in_the_whole_runs_journal(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", **BY_KIM)
         await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())
@@ -48,7 +48,7 @@ def test_a_stop_on_any_host_is_in_the_whole_runs_journal(play: Play) -> None:
 
 
 def test_each_who_asks_is_told_and_the_first_gives_the_reason(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", **BY_KIM)
         await yard.begin(replica("worker-0", "gpu-a", shell("trap '' TERM; while :; do sleep 0.1; done")))
         await eventually(lambda: "running" in a.states())
@@ -62,7 +62,7 @@ def test_each_who_asks_is_told_and_the_first_gives_the_reason(play: Play) -> Non
 
 
 def test_a_stop_before_the_run_has_begun_is_told_too(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", **BY_KIM)
         await a.call("stop", reason="taken back by kim@laptop while it was launched", by="kim@laptop", force=True)
         await yard.end()
@@ -73,7 +73,7 @@ def test_a_stop_before_the_run_has_begun_is_told_too(play: Play) -> None:
 
 
 def test_a_desktop_that_does_not_say_who_it_is_is_nobody(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", FOREVER))
         await a.call("stop", reason="enough")
@@ -84,7 +84,7 @@ def test_a_desktop_that_does_not_say_who_it_is_is_nobody(play: Play) -> None:
 
 
 def test_a_shutdown_of_the_host_is_nobodys_wish(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", **BY_KIM)
         await yard.begin(replica("worker-0", "gpu-a", FOREVER))
         await eventually(lambda: "running" in a.states())

@@ -7,19 +7,19 @@ import time
 from collections.abc import Awaitable, Callable
 
 from tests.agent.enforcement.calendars import HOUR, booking
-from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.timestamps import rfc3339
 
-Play = Callable[[Callable[[Yard], Awaitable[None]]], None]
+Play = Callable[[Callable[[KeeperCluster], Awaitable[None]]], None]
 
 FOREVER = shell("while :; do sleep 0.1; done")
 SAVES = shell("trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done")
 
 
 def test_a_run_is_warned_saves_and_leaves_where_somebody_elses_booking_follows(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         patience = {"booking_warn_s": 4.0, "booking_notice_s": 0.5}
         (a,) = await yard.add("gpu-a", patience=patience)
         now = time.time()
@@ -48,7 +48,7 @@ def test_a_run_is_warned_saves_and_leaves_where_somebody_elses_booking_follows(p
 
 
 def test_a_run_goes_on_where_nobody_follows_or_nobody_knows(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", patience={"booking_warn_s": 0.2, "booking_notice_s": 0.1})
         now = time.time()
         await yard.begin(
@@ -68,7 +68,7 @@ def test_a_run_goes_on_where_nobody_follows_or_nobody_knows(play: Play) -> None:
 
 
 def test_one_that_is_to_stop_at_its_end_needs_no_calendar(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         await yard.add("gpu-a", patience={"booking_warn_s": 1.0, "booking_notice_s": 0.2})
         own = {"id": "mine", "owner": "kim", "end": time.time() + 1.5, "stop_at_end": True}
         await yard.begin(replica("chief-0", "gpu-a", SAVES), booking=own, stop_grace_s=0.5)

@@ -7,7 +7,7 @@ import signal
 import time
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, python, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, python, replica, shell
 from tests.waiting import eventually
 
 FOREVER = shell("exec sleep 1000")
@@ -21,7 +21,7 @@ def states(ended: dict[str, object]) -> dict[str, str]:
 
 
 def test_a_failing_rank_names_its_cause_and_takes_the_others_along(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b, c = await yard.add("gpu-a", "gpu-b", "gpu-c")
         await yard.begin(
             replica("chief-0", "gpu-a", FOREVER),
@@ -44,7 +44,7 @@ def test_a_failing_rank_names_its_cause_and_takes_the_others_along(play: Play) -
 
 
 def test_the_connection_error_of_a_peer_is_not_the_cause(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"collect_s": 60.0})
         peer = "raise RuntimeError('[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711')"
         await yard.begin(
@@ -64,7 +64,7 @@ def test_the_connection_error_of_a_peer_is_not_the_cause(play: Play) -> None:
 
 
 def test_a_killed_rank_is_named_with_its_signal(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
         await eventually(lambda: "running" in a.states())
@@ -79,7 +79,7 @@ def test_a_killed_rank_is_named_with_its_signal(play: Play) -> None:
 
 
 def test_one_rank_of_several_fails_its_replica(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", FOREVER, shell("echo oops; exit 4")))
         ended = await yard.end()
@@ -90,7 +90,7 @@ def test_one_rank_of_several_fails_its_replica(play: Play) -> None:
 
 
 def test_a_program_that_is_not_there_is_named(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         await yard.add("gpu-a", "gpu-b")
         await yard.begin(
             replica("chief-0", "gpu-a", FOREVER),
@@ -104,7 +104,7 @@ def test_a_program_that_is_not_there_is_named(play: Play) -> None:
 
 
 def test_a_program_that_is_not_there_after_the_setup_lines_is_named(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", ["no-such-trainer"]), setup=["true"])
         ended = await yard.end()
@@ -114,7 +114,7 @@ def test_a_program_that_is_not_there_after_the_setup_lines_is_named(play: Play) 
 
 
 def test_a_failing_setup_line_is_quoted(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         setup = ["echo ready", "echo no venv; (exit 5)"]
         await yard.begin(replica("worker-0", "gpu-a", shell("echo never")), setup=setup)
@@ -126,7 +126,7 @@ def test_a_failing_setup_line_is_quoted(play: Play) -> None:
 
 
 def test_a_keeper_that_is_killed_takes_its_ranks_along(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
         await eventually(lambda: len(yard.left()) == 2)
@@ -137,7 +137,7 @@ def test_a_keeper_that_is_killed_takes_its_ranks_along(play: Play) -> None:
 
 
 def test_a_lost_member_fails_the_run(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
         await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in a.states())
@@ -153,7 +153,7 @@ def test_a_lost_member_fails_the_run(play: Play) -> None:
 
 
 def test_a_lost_host_is_the_cause_where_its_peers_only_saw_connections_break(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         patience = {"heartbeat_s": 0.3, "lease_s": 4.0, "collect_s": 0.1}
         a, b = await yard.add("gpu-a", "gpu-b", patience=patience)
         failing = python(WHEN_TOLD + "raise ConnectionResetError('peer')")
@@ -170,7 +170,7 @@ def test_a_lost_host_is_the_cause_where_its_peers_only_saw_connections_break(pla
 
 
 def test_members_end_when_the_primary_is_lost(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
         await yard.begin(
             replica("chief-0", "gpu-a", FOREVER),
@@ -189,7 +189,7 @@ def test_members_end_when_the_primary_is_lost(play: Play) -> None:
 
 
 def test_a_frozen_member_is_lost_and_stops_its_own_ranks_when_it_thaws(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
         await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 
 PYTHON_39 = Path("~/.pyenv/versions/3.9.18/bin/python").expanduser()
@@ -29,7 +29,7 @@ def _resident_kb(pid: int) -> int:
 
 @pytest.mark.skipif(not PYTHON_39.exists(), reason="there is no Python 3.9 here")
 def test_a_run_under_python_3_9(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", interpreter=str(PYTHON_39))
         await yard.begin(
             replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
@@ -45,7 +45,7 @@ def test_a_run_under_python_3_9(play: Play) -> None:
 
 
 def test_a_keeper_is_small_and_still(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())
@@ -64,7 +64,7 @@ def test_a_keeper_is_small_and_still(play: Play) -> None:
 
 
 def test_a_mistake_of_the_keeper_ends_the_run_with_a_sentence_and_its_log_has_the_rest(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
         await yard.begin(
             replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER), stop_grace_s="a while"
@@ -83,7 +83,7 @@ def test_a_mistake_of_the_keeper_ends_the_run_with_a_sentence_and_its_log_has_th
 
 
 def test_after_a_mistake_nothing_is_decided_over_the_ranks_that_the_keeper_kills(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", FOREVER), stop_grace_s="a while", max_restarts=1)
         await eventually(lambda: "running" in a.states())
@@ -101,7 +101,7 @@ def test_after_a_mistake_nothing_is_decided_over_the_ranks_that_the_keeper_kills
 def test_words_that_are_no_text_end_neither_the_keeper_nor_the_notification(play: Play) -> None:
     said = '{"message": "caf\\\\udce9 \\\\ud83d \\\\u0000 nothing"}'
 
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         fails = shell(f"printf '{said}' > $TORCHELASTIC_ERROR_FILE; exit 1")
         await yard.begin(replica("worker-0", "gpu-a", fails), notify="printf '%s' \"$TORCHYARD_CAUSE\" > told")
@@ -114,7 +114,7 @@ def test_words_that_are_no_text_end_neither_the_keeper_nor_the_notification(play
 
 
 def test_a_flood_of_output_passes_by_the_keeper(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         before = _cpu_ticks(a.process.pid)
         await yard.begin(replica("worker-0", "gpu-a", shell("seq 1 500000; while [ ! -e go ]; do sleep 0.01; done")))

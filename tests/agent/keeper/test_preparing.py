@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import SECRET, Host, Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import SECRET, Host, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent import snapshot_store
 from torchyard_agent.keeper.keeper import Keeper
@@ -34,7 +34,7 @@ def is_free(address: str, port: int) -> bool:
 
 
 def test_a_prepared_host_holds_what_it_says(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         told = a.prepared
         assert told["pid"] == a.process.pid
@@ -56,7 +56,7 @@ def test_a_prepared_host_holds_what_it_says(play: Play) -> None:
 
 @pytest.mark.parametrize("how", ["abort", "nobody comes"])
 def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         gpu = f"GPU-{yard.mark}"
         waits = {} if how == "abort" else {"launch_lease_s": 1.0}
         (a,) = await yard.add("gpu-a", patience=waits, gpus=[gpu])
@@ -82,7 +82,7 @@ LEASE_S = 3.0
 
 
 def test_a_prepared_host_that_is_renewed_outlives_its_lease_and_ends_with_it(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", patience={"launch_lease_s": LEASE_S})
         until = time.monotonic() + 2 * LEASE_S
         while time.monotonic() < until:
@@ -97,7 +97,7 @@ def test_a_prepared_host_that_is_renewed_outlives_its_lease_and_ends_with_it(pla
 
 
 def test_a_run_that_has_begun_has_no_lease(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, _ = await yard.add("gpu-a", "gpu-b", patience={"launch_lease_s": 1.0})
         await yard.begin(*(replica(f"worker-{n}", f"gpu-{host}", shell("sleep 3")) for n, host in enumerate("ab")))
         await a.call("renew")  # one that the start has overtaken
@@ -107,7 +107,7 @@ def test_a_run_that_has_begun_has_no_lease(play: Play) -> None:
 
 
 def test_a_keeper_that_was_stopped_hears_what_came_meanwhile_before_it_gives_up(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", patience={"launch_lease_s": LEASE_S})
         a.process.send_signal(signal.SIGSTOP)
         renewing = asyncio.get_running_loop().create_task(a.call("renew"))
@@ -173,7 +173,7 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
 
 
 def test_a_held_gpu_names_its_holder_and_nothing_is_left(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         gpu = f"GPU-{yard.mark}"
         (a,) = await yard.add("gpu-a", gpus=[gpu])
         rival = Host("gpu-b", yard.folder / "gpu-b", "rival", *yard.process)
@@ -190,7 +190,7 @@ def test_a_held_gpu_names_its_holder_and_nothing_is_left(play: Play) -> None:
 
 
 def test_gpus_and_ports_are_free_once_the_run_has_ended(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         gpu = f"GPU-{yard.mark}"
         (a,) = await yard.add("gpu-a", gpus=[gpu])
         await yard.begin(replica("worker-0", "gpu-a", shell("true")))
@@ -203,7 +203,7 @@ def test_gpus_and_ports_are_free_once_the_run_has_ended(play: Play) -> None:
 
 
 def test_a_run_has_its_own_copy_of_the_code(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         source = yard.folder / "train.sh"
         source.write_text("#!/bin/sh\necho trained >> result; cat train.sh > copy; echo '# changed' >> train.sh\n")
         sha256 = snapshot_store.hash_file(str(source))
@@ -228,7 +228,7 @@ def test_a_run_has_its_own_copy_of_the_code(play: Play) -> None:
 
 
 def test_a_snapshot_that_is_not_there_is_refused_and_nothing_is_left(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         with pytest.raises(RpcError, match="the snapshot 000000000000 is not on this host"):
             await yard.add("gpu-a", snapshot="0" * 64)
         a = yard.hosts["gpu-a"]
@@ -239,7 +239,7 @@ def test_a_snapshot_that_is_not_there_is_refused_and_nothing_is_left(play: Play)
 
 
 def test_a_second_keeper_for_the_same_run_leaves_at_once(play: Play, tmp_path: Path) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         second = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
         yard.hosts["second"] = second
@@ -251,7 +251,7 @@ def test_a_second_keeper_for_the_same_run_leaves_at_once(play: Play, tmp_path: P
 
 
 def test_what_does_not_fit_is_refused_with_a_sentence(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         with pytest.raises(RpcError, match="the plan does not fit"):
             await yard.begin(replica("worker-0", "gpu-z", shell("true")))
@@ -269,7 +269,7 @@ def test_what_does_not_fit_is_refused_with_a_sentence(play: Play) -> None:
 
 @pytest.mark.parametrize("how", ["abort", "the daemon goes"])
 def test_what_ends_while_it_is_prepared_leaves_nothing_either(play: Play, how: str) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         manifest = [{"path": f"folder/{number}", "link": "nowhere"} for number in range(20000)]
         root = snapshot_store.seal(str(yard.folder / "gpu-a"), manifest)
         a = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
@@ -291,7 +291,7 @@ def test_what_ends_while_it_is_prepared_leaves_nothing_either(play: Play, how: s
 
 
 def test_abort_before_preparing_is_no_wait(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
         yard.hosts["gpu-a"] = a
         await a.connect()
@@ -302,7 +302,7 @@ def test_abort_before_preparing_is_no_wait(play: Play) -> None:
 
 
 def test_a_stop_in_the_same_breath_as_start_is_heard(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         forever = replica("worker-0", "gpu-a", shell("exec sleep 1000"))
         await asyncio.gather(yard.begin(forever), a.call("stop", reason="at once"))

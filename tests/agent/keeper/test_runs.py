@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, python, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, python, replica, shell
 from tests.waiting import eventually
 
 REPORTS = """
@@ -16,7 +16,7 @@ def report(**metrics):
 
 
 def test_a_run_on_three_hosts_succeeds_and_every_host_knows(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b, c = await yard.add("gpu-a", "gpu-b", "gpu-c")
         await yard.begin(
             replica("chief-0", "gpu-a", shell("echo chief; pwd; echo $TOKEN")),
@@ -43,7 +43,7 @@ def test_a_run_on_three_hosts_succeeds_and_every_host_knows(play: Play) -> None:
 
 
 def test_the_journal_numbers_its_lines_and_pokes_those_who_listen(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("true")))
         await yard.end()
@@ -59,7 +59,7 @@ def test_the_journal_numbers_its_lines_and_pokes_those_who_listen(play: Play) ->
 
 
 def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         wait = "import time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
         work = (
@@ -97,7 +97,7 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> Non
 
 
 def test_the_chief_ends_the_run_where_ends_with_says_so(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         await yard.add("gpu-a", "gpu-b")
         await yard.begin(
             replica("chief-0", "gpu-a", shell("sleep 0.2")),
@@ -113,7 +113,7 @@ def test_the_chief_ends_the_run_where_ends_with_says_so(play: Play) -> None:
 
 
 def test_an_evaluator_that_fails_ends_nothing(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(
             replica("worker-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
@@ -131,7 +131,7 @@ def test_an_evaluator_that_fails_ends_nothing(play: Play) -> None:
 
 
 def test_setup_lines_run_in_the_shell_that_becomes_the_rank(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         setup = ["export GREETING='hello there'", "cd /", "greet() { echo $GREETING; }", "greet"]
         await yard.begin(replica("worker-0", "gpu-a", shell('echo "$GREETING $0 $1"; pwd')), setup=setup)

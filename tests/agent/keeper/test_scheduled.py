@@ -12,11 +12,11 @@ import pytest
 
 from tests.agent.enforcement.calendars import HOUR, booking
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
-from tests.agent.keeper.keeper_cluster import Host, Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol.timestamps import rfc3339
 
-Play = Callable[[Callable[[Yard], Awaitable[None]]], None]
+Play = Callable[[Callable[[KeeperCluster], Awaitable[None]]], None]
 
 OK = shell("exit 0")
 FOREVER = shell("while :; do sleep 0.1; done")
@@ -40,7 +40,7 @@ def is_locked(uuid: str) -> bool:
 
 
 def test_a_run_waits_on_all_hosts_takes_its_gpus_at_its_time_and_starts_by_itself(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         of_a, of_b = gpu(), gpu()
         (a,) = await yard.add("gpu-a", later=True, gpus=[of_a])
         (b,) = await yard.add("gpu-b", later=True, gpus=[of_b], data_address="127.0.0.2")
@@ -66,7 +66,7 @@ def test_a_run_waits_on_all_hosts_takes_its_gpus_at_its_time_and_starts_by_itsel
 
 
 def test_gpus_are_locked_only_at_the_start_and_who_still_has_them_is_waited_for(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         mine = gpu()
         (a,) = await yard.add("gpu-a", later=True, gpus=[mine])
         assert not is_locked(mine)
@@ -87,7 +87,7 @@ def test_gpus_are_locked_only_at_the_start_and_who_still_has_them_is_waited_for(
 
 
 def test_a_run_whose_gpus_stay_taken_gives_up_and_says_who_has_them(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         mine = gpu()
         await yard.add("gpu-a", later=True, gpus=[mine], patience={"gpus_within_s": 2.5})
         with socket.socket(socket.AF_UNIX) as other:
@@ -107,7 +107,7 @@ def test_without_a_fresh_calendar_it_begins_only_on_idle_gpus(play: Play, tmp_pa
     nvml, told = build_fake_nvml(tmp_path / "nvml"), tmp_path / "gpus"
     write_gpus(told, [FakeGpu(mine, compute=[(os.getpid(), 100)])])
 
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         environment = {"LD_LIBRARY_PATH": str(nvml), "FAKE_NVML_FILE": str(told)}
         (a,) = await yard.add("gpu-a", later=True, gpus=[mine], environment=environment)
         now = time.time()
@@ -128,7 +128,7 @@ def test_without_a_fresh_calendar_it_begins_only_on_idle_gpus(play: Play, tmp_pa
 
 
 def test_a_waiting_run_that_is_stopped_leaves_nothing(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         mine = gpu()
         a, b = await yard.add("gpu-a", "gpu-b", later=True, gpus=[mine])
         await yard.begin(replica("chief-0", "gpu-a", OK), replica("worker-0", "gpu-b", OK), start_at=time.time() + HOUR)
@@ -143,7 +143,7 @@ def test_a_waiting_run_that_is_stopped_leaves_nothing(play: Play) -> None:
 
 
 def test_a_host_that_is_lost_while_it_waits_is_said(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         patience = {"lease_s": 1.0, "heartbeat_s": 0.2, "gpus_within_s": 0.5}
         a, b = await yard.add("gpu-a", "gpu-b", later=True, patience=patience)
         start_at = time.time() + 4
@@ -161,7 +161,7 @@ def test_a_host_that_is_lost_while_it_waits_is_said(play: Play) -> None:
 
 
 def test_a_booking_that_was_moved_or_cancelled_takes_its_run_along(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", later=True)
         now = time.time()
         mine = {"id": "mine", "owner": "kim", "end": now + 2 * HOUR}

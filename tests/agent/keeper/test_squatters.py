@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from torchyard_agent import ssh_bridge, unix_socket_rpc
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.keeper import control_socket
@@ -53,7 +53,7 @@ def squatter(*names: str, kind: str = "SOCK_STREAM", backlog: int = 8) -> Iterat
 
 
 def test_no_name_of_a_run_can_be_foreseen(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         scope = paths.scope(str(yard.folder / "gpu-a"))
         foreseen = [f"torchyard/{os.getuid()}/{scope}/{what}/{yard.run_id}" for what in ("run", "report")]
         with squatter(*foreseen), squatter(*foreseen, kind="SOCK_DGRAM"):
@@ -72,7 +72,7 @@ def test_no_name_of_a_run_can_be_foreseen(play: Play) -> None:
 
 
 def test_a_killed_keepers_name_in_another_users_hands_is_no_keeper(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         name = control_socket.read(str(a.run_dir))
         assert name is not None
@@ -88,7 +88,7 @@ def test_a_killed_keepers_name_in_another_users_hands_is_no_keeper(play: Play) -
 
 
 def test_a_keeper_that_leaves_withdraws_its_name(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("true")))
         await yard.end()

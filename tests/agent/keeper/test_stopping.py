@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, python, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, python, replica, shell
 from tests.waiting import eventually, wait_until
 
 FOREVER = shell("exec sleep 1000")
@@ -38,7 +38,7 @@ time.sleep(1000)
 
 
 def test_stop_gives_ranks_time_to_save(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         await yard.begin(
             replica("chief-0", "gpu-a", python(SAVING)), replica("worker-0", "gpu-b", shell("sleep 1000; true"))
@@ -55,7 +55,7 @@ def test_stop_gives_ranks_time_to_save(play: Play) -> None:
 
 
 def test_what_a_shell_started_has_the_grace_too(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         (a.run_dir / "work" / "save.py").write_text(SAVING)
         wrapped = shell(f"{python('')[0]} save.py; true")
@@ -69,7 +69,7 @@ def test_what_a_shell_started_has_the_grace_too(play: Play) -> None:
 
 
 def test_nothing_survives_not_even_a_daemon_that_ignores_sigterm(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", python(STUBBORN)), stop_grace_s=0.3)
         await eventually(lambda: (a.run_dir / "work" / "orphan").exists())
@@ -80,7 +80,7 @@ def test_nothing_survives_not_even_a_daemon_that_ignores_sigterm(play: Play) -> 
 
 
 def test_a_daemon_left_by_a_run_that_succeeded_is_gone_too(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("setsid sh -c 'trap \"\" TERM; sleep 1000' & exit 0")))
         assert (await yard.end())["state"] == "succeeded"
@@ -89,7 +89,7 @@ def test_a_daemon_left_by_a_run_that_succeeded_is_gone_too(play: Play) -> None:
 
 
 def test_a_second_stop_with_force_waits_no_longer(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         await yard.begin(
             replica("chief-0", "gpu-a", python(STUBBORN)),
@@ -109,7 +109,7 @@ def test_a_second_stop_with_force_waits_no_longer(play: Play) -> None:
 
 
 def test_a_stopped_process_is_ended_as_well(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("kill -STOP $$")))
         await eventually(lambda: "running" in a.states())
@@ -123,7 +123,7 @@ def test_a_stopped_process_is_ended_as_well(play: Play) -> None:
 def test_a_process_that_cannot_be_killed_is_named_and_waited_for(play: Play) -> None:
     frozen = FREEZER / f"torchyard-test-{os.getpid()}"
 
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", patience={"stuck_after_s": 0.5})
         await yard.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000")))
         await eventually(lambda: "running" in a.states())
@@ -150,7 +150,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_waited_for(play: Play) -> 
 
 
 def test_stop_before_the_run_has_begun_ends_it_as_stopped(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await a.call("stop", reason="changed my mind")
         ended = await yard.end()
@@ -160,7 +160,7 @@ def test_stop_before_the_run_has_begun_ends_it_as_stopped(play: Play) -> None:
 
 
 def test_stop_while_members_are_awaited_does_not_wait_for_them(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"join_within_s": 20})
         b.process.kill()
         await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-b", FOREVER), joining=False)
@@ -172,7 +172,7 @@ def test_stop_while_members_are_awaited_does_not_wait_for_them(play: Play) -> No
 
 
 def test_sigterm_to_a_keeper_ends_the_run_in_good_order(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())
@@ -186,7 +186,7 @@ def test_sigterm_to_a_keeper_ends_the_run_in_good_order(play: Play) -> None:
 
 
 def test_a_member_that_comes_after_the_run_was_stopped_leaves_at_once(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER), joining=False)
         await a.call("stop", reason="changed my mind", force=True)
@@ -206,7 +206,7 @@ def test_a_host_counts_as_stopped_only_once_its_gpus_have_let_go(play: Play, tmp
     write_gpus(values, [FakeGpu("GPU-1")])
     environment = {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_FILE": str(values)}
 
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", environment=environment)
         await yard.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000"), gpus=["GPU-1"]))
         await eventually(lambda: "running" in a.states())

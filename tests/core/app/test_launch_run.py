@@ -15,7 +15,7 @@ from torchyard_core.app.restart_run import RestartRun
 from torchyard_core.errors import AgentMissing, Unreachable
 from torchyard_core.home import Home
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.launch import Launch, Started, StartUnknown
+from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.topology.file import TopologyFile, topology_from_text
 
@@ -40,10 +40,10 @@ def desktop(tmp_path: Path) -> Iterator[Desktop]:
 
 
 @pytest.fixture
-def started() -> Started:
+def started() -> StartedRun:
     plan: Any = SimpleNamespace(hosts=("gpu-a",), replicas=(), worlds=())
     primary: Any = SimpleNamespace(host="gpu-a")
-    return Started("20261123-091502-3f9c", plan, primary, {"gpu-a": primary}, {})
+    return StartedRun("20261123-091502-3f9c", plan, primary, {"gpu-a": primary}, {})
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[..., Any]
 
 
 def test_a_run_that_has_started_is_recorded(
-    desktop: Desktop, valid: TopologyFile, started: Started, monkeypatch: pytest.MonkeyPatch
+    desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replaced(monkeypatch, "run", lambda launch: started)
     assert LaunchRun(desktop, valid, name="mine").run() is started
@@ -67,9 +67,9 @@ def test_a_run_that_has_started_is_recorded(
 
 
 def test_a_run_that_may_have_begun_is_recorded_as_unconfirmed(
-    desktop: Desktop, valid: TopologyFile, started: Started, monkeypatch: pytest.MonkeyPatch
+    desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(launch: Launch) -> Started:
+    def unknown(launch: Launch) -> StartedRun:
         raise StartUnknown(started)
 
     replaced(monkeypatch, "run", unknown)
@@ -79,9 +79,9 @@ def test_a_run_that_may_have_begun_is_recorded_as_unconfirmed(
 
 
 def test_a_launch_that_is_taken_back_leaves_no_record(
-    desktop: Desktop, valid: TopologyFile, started: Started, monkeypatch: pytest.MonkeyPatch
+    desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undone: list[Started] = []
+    undone: list[StartedRun] = []
     replaced(monkeypatch, "run", lambda launch: started)
     replaced(monkeypatch, "undo", lambda launch, one: undone.append(one))
     launch = LaunchRun(desktop, valid)
@@ -90,7 +90,7 @@ def test_a_launch_that_is_taken_back_leaves_no_record(
 
 
 def test_a_full_disk_is_reported_and_does_not_stop_the_run(
-    desktop: Desktop, valid: TopologyFile, started: Started, monkeypatch: pytest.MonkeyPatch
+    desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[OSError] = []
     desktop.home.history.touch()  # a file where the folder should be
@@ -100,7 +100,7 @@ def test_a_full_disk_is_reported_and_does_not_stop_the_run(
 
 
 def test_a_launch_that_was_cancelled_while_it_was_prepared_is_cancelled(
-    desktop: Desktop, valid: TopologyFile, started: Started, monkeypatch: pytest.MonkeyPatch
+    desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancelled: list[Launch] = []
     replaced(monkeypatch, "run", lambda launch: started)

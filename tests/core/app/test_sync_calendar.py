@@ -13,7 +13,7 @@ import pytest
 from tests.core.booking.sync.test_agent_exchange import OneHost
 from torchyard_agent.protocol.calendar import parse
 from torchyard_core.app.sync_calendar import CalendarSync, PeriodicSync, SyncCalendar
-from torchyard_core.booking.errors import Refused, StoreAway
+from torchyard_core.booking.errors import Refused, StoreUnavailable
 from torchyard_core.booking.model import Draft, Slot, State
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.errors import TorchyardError
@@ -70,7 +70,7 @@ def test_it_is_repeated_when_hosts_connect_when_bookings_change_and_after_an_err
     fleet: Any = OneHost(ANSWERS)
     synced, failed = threading.Semaphore(0), threading.Semaphore(0)
     errors: list[TorchyardError] = [
-        StoreAway("the database does not answer"),
+        StoreUnavailable("the database does not answer"),
         Refused("the booking does not end after its start", code="empty"),
     ]
 

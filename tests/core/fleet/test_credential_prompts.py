@@ -8,9 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, printable
+from torchyard_core.fleet.credential_prompts import (
+    CredentialCache,
+    CredentialKind,
+    CredentialPrompt,
+    NotAnswered,
+    printable,
+)
 
-QUESTION = Question(Kind.PASSPHRASE, "gpu-a", "the key ~/.ssh/id", "Passphrase")
+QUESTION = CredentialPrompt(CredentialKind.PASSPHRASE, "gpu-a", "the key ~/.ssh/id", "Passphrase")
 
 
 class User:
@@ -18,9 +24,9 @@ class User:
 
     def __init__(self, *answers: str):
         self.answers = list(answers)
-        self.asked: list[Question] = []
+        self.asked: list[CredentialPrompt] = []
 
-    def ask(self, question: Question) -> str | None:
+    def ask(self, question: CredentialPrompt) -> str | None:
         self.asked.append(question)
         return self.answers.pop(0) if self.answers else None
 

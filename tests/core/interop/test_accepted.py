@@ -10,7 +10,7 @@ import yaml
 
 from tests.core.interop import samples
 from tests.core.interop.test_write import expanded
-from torchyard_core.interop.document_writer import Exported, Wishes
+from torchyard_core.interop.document_writer import Exported, ExportOptions
 from torchyard_core.interop.format_registry import write_foreign
 from torchyard_core.topology.file import topology_from_text
 
@@ -31,7 +31,7 @@ program:
 def written(name: str, form: str | None = None, text: str = DESIGN) -> Exported:
     topology = topology_from_text(text).topology
     assert topology is not None
-    return write_foreign(name, topology, Wishes(form))
+    return write_foreign(name, topology, ExportOptions(form))
 
 
 def remarks(exported: Exported) -> str:

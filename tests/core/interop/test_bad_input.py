@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.interop import samples
 from torchyard_core.errors import FileProblem, TorchyardError, UsageError
-from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.document_writer import ExportOptions
 from torchyard_core.interop.format_detection import recognise
 from torchyard_core.interop.format_registry import FORMATS, READ, read_foreign, write_foreign
 from torchyard_core.topology.file import topology_from_text
@@ -227,13 +227,13 @@ def test_wishes_that_a_format_does_not_have_are_refused() -> None:
     topology = topology_from_text(samples.WHOLE).topology
     assert topology is not None
     for name, options in (
-        ("slurm", Wishes(form="json")),
-        ("vertex", Wishes(form="toml")),
-        ("singa", Wishes(image="x")),
-        ("kubernetes", Wishes(replica="worker-0")),
-        ("tf-config", Wishes(replica="worker-9")),
-        ("tensorflow", Wishes("sparse", replica="ps-0")),
-        ("clouldml", Wishes()),
+        ("slurm", ExportOptions(form="json")),
+        ("vertex", ExportOptions(form="toml")),
+        ("singa", ExportOptions(image="x")),
+        ("kubernetes", ExportOptions(replica="worker-0")),
+        ("tf-config", ExportOptions(replica="worker-9")),
+        ("tensorflow", ExportOptions("sparse", replica="ps-0")),
+        ("clouldml", ExportOptions()),
     ):
         with pytest.raises(UsageError):
             write_foreign(name, topology, options)

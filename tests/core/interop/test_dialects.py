@@ -10,7 +10,7 @@ import pytest
 from tests.core.interop import samples
 from tests.core.interop.test_read import counts, said
 from torchyard_core.errors import FileProblem
-from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.document_writer import ExportOptions
 from torchyard_core.interop.format_detection import recognise
 from torchyard_core.interop.format_registry import read_foreign, write_foreign
 from torchyard_core.interop.protobuf_text import Block, parse_proto
@@ -118,7 +118,7 @@ def test_flags_of_gcloud_keep_words_with_commas_and_other_flags_have_remarks() -
     imported = read_foreign("vertex", text, "f")
     assert imported.topology.program.args == ("--sizes=1,2", "it's")
     assert "f:2: `--region` is left out" in said(imported)
-    again = write_foreign("vertex", imported.topology, Wishes("flags", "IMAGE")).text
+    again = write_foreign("vertex", imported.topology, ExportOptions("flags", "IMAGE")).text
     assert read_foreign("vertex", again, "f").topology == imported.topology
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.interop import samples
 from torchyard_core.interop.document_reader import Imported
-from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.document_writer import ExportOptions
 from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
 from torchyard_core.topology.file import check_topology, dump, topology_from_text
 from torchyard_core.topology.model import Topology
@@ -93,10 +93,10 @@ def test_vertex_pools_keep_their_position_around_an_empty_one() -> None:
     assert imported.topology.program.env == {"MODE": "fast"}
     assert "f:9: `diskSpec` is left out" in said(imported)
     for form in ("yaml", "json"):
-        text = write_foreign("vertex", imported.topology, Wishes(form, "gcr.io/project/mnist")).text
+        text = write_foreign("vertex", imported.topology, ExportOptions(form, "gcr.io/project/mnist")).text
         assert "{}" in text
         assert read_foreign("vertex", text, "f").topology == imported.topology
-    flags = write_foreign("vertex", imported.topology, Wishes("flags", "x")).text
+    flags = write_foreign("vertex", imported.topology, ExportOptions("flags", "x")).text
     assert "--worker-pool-spec= \\\n" in flags
 
 
@@ -105,7 +105,7 @@ def test_vertex_flags_with_reducers_are_the_reduction_server() -> None:
     assert topology.strategy.kind == "reduction_server"
     assert counts(topology) == {"chief": 1, "worker": 4, "reducer": 16}
     assert [pool.gpus for pool in topology.pools] == [8, 8, 0]
-    assert "reductionserver:latest" in write_foreign("vertex", topology, Wishes("flags", "IMAGE")).text
+    assert "reductionserver:latest" in write_foreign("vertex", topology, ExportOptions("flags", "IMAGE")).text
 
 
 @pytest.mark.parametrize("runs", ["containerSpec: {imageUri: i, command: [python, t.py]}", PACKAGE])
@@ -156,7 +156,7 @@ def test_a_tf_config_of_ones_own_hosts_pins_them() -> None:
 @pytest.mark.parametrize("form", ["json", "export"])
 def test_what_a_run_of_ours_says_is_read_back_whole(name: str, key: str, form: str) -> None:
     topology = preset_topology(key)
-    exported = write_foreign(name, topology, Wishes(form, replica="worker-1"))
+    exported = write_foreign(name, topology, ExportOptions(form, replica="worker-1"))
     assert read_foreign(name, exported.text, "f").topology == topology
 
 
@@ -167,7 +167,7 @@ def test_dense_and_sparse_dictionaries() -> None:
     assert counts(sparse.topology) == {"worker": 2, "ps": 2}
     assert "worker-0" not in sparse.topology.pins
     assert "does not say where 0 is" in said(sparse)
-    text = write_foreign("tensorflow", dense, Wishes("sparse", replica="worker-1")).text
+    text = write_foreign("tensorflow", dense, ExportOptions("sparse", replica="worker-1")).text
     assert text.startswith('{"worker": {1: "worker1.example.com:2222"}, "ps": ["ps0.example.com:2222"')
 
 
@@ -232,7 +232,9 @@ TOLD = [
 def test_remarks_name_no_command_that_the_window_lacks() -> None:
     remarks = [one.message for name, text in TOLD for one in read_foreign(name, text, "f").remarks]
     for name, one in FORMATS.items():
-        exported = [write_foreign(name, preset_topology("downpour"), Wishes(form)) for form in one.forms or (None,)]
+        exported = [
+            write_foreign(name, preset_topology("downpour"), ExportOptions(form)) for form in one.forms or (None,)
+        ]
         remarks += [remark.message for done in exported for remark in done.remarks]
     assert any("`studySpec` is left out" in message for message in remarks)
     assert [message for message in remarks if "`torchyard " in message] == []

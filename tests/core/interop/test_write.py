@@ -18,7 +18,7 @@ from torchx.specs import AppState
 from torchx.specs.finder import get_component
 
 from tests.core.interop import samples
-from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.document_writer import ExportOptions
 from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
 from torchyard_core.topology.file import check_topology, topology_from_text
 from torchyard_core.topology.model import Topology
@@ -155,7 +155,7 @@ def test_a_slurm_script_runs_torchrun_on_every_trainer(place: Path) -> None:
 
 @pytest.mark.parametrize("form", ["jobset", "job"])
 def test_kubernetes_pods_find_each_other_by_name(place: Path, form: str) -> None:
-    documents = list(yaml.safe_load_all(write_foreign("kubernetes", whole(), Wishes(form, "registry/x:1")).text))
+    documents = list(yaml.safe_load_all(write_foreign("kubernetes", whole(), ExportOptions(form, "registry/x:1")).text))
     if form == "job":
         service, *jobs = documents
         assert (service["kind"], service["spec"]["clusterIP"]) == ("Service", "None")
@@ -189,7 +189,7 @@ def test_kubernetes_pods_find_each_other_by_name(place: Path, form: str) -> None
 
 
 def test_torchx_starts_each_replica_of_the_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exported = write_foreign("torchx", preset_topology("parameter_server"), Wishes(image="registry/x:1"))
+    exported = write_foreign("torchx", preset_topology("parameter_server"), ExportOptions(image="registry/x:1"))
     (place / "job.py").write_text(exported.text, encoding="utf-8")
     monkeypatch.chdir(place)
     app = get_component("job.py:parameter_server").fn()
@@ -221,7 +221,7 @@ def test_every_preset_can_be_written_in_every_format_or_is_refused_with_a_senten
     for form in FORMATS[name].forms or (None,):
         if (name, form) == ("tensorflow", "sparse") and not any(pool.role == "worker" for pool in topology.pools):
             continue
-        text = write_foreign(name, topology, Wishes(form)).text
+        text = write_foreign(name, topology, ExportOptions(form)).text
         assert text.strip()
         if FORMATS[name].read is not None:
             again = read_foreign(name, text, "f").topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.core.examples import host
-from torchyard_agent.protocol.messages import ReplicaShare
+from torchyard_agent.protocol.messages import ReplicaAssignment
 from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import plan
@@ -45,7 +45,7 @@ def launched(
     hosts: list[HostFacts] | None = None,
     trial: str | None = None,
     sites: Mapping[str, PreparedHost] | None = None,
-) -> dict[str, ReplicaShare]:
+) -> dict[str, ReplicaAssignment]:
     """The spec of every replica by name."""
     hosts = HOSTS if hosts is None else hosts
     planned = plan(what, hosts)
@@ -64,5 +64,5 @@ def launched(
     return {share["name"]: share for share in replica_specs(planned, sites or made, "run-1", trial, STORE)}
 
 
-def env(share: ReplicaShare, local_rank: int = 0) -> dict[str, str]:
+def env(share: ReplicaAssignment, local_rank: int = 0) -> dict[str, str]:
     return share["ranks"][local_rank]["env"]

@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.core.examples import host, topology
 from tests.core.launch.launched import ALL_ROLES, CHIEF, EVALUATORS, REDUCERS, WORKERS, env, launched
-from torchyard_agent.protocol.messages import ReplicaShare
+from torchyard_agent.protocol.messages import ReplicaAssignment
 from torchyard_core.launch.environment import PreparedHost
 
 
-def variable(share: ReplicaShare, name: str) -> dict[str, Any]:
+def variable(share: ReplicaAssignment, name: str) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(env(share)[name])
     return value
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.confirmations import Question, about_size, no_answer, settle
+from torchyard_core.launch.confirmations import Confirmation, about_size, no_answer, settle
 
 FOLDER = Path("/work/digits")
 MB, GB = 10**6, 10**9
@@ -51,7 +51,7 @@ def test_of_many_large_files_some_are_named_and_the_rest_counted() -> None:
 
 def test_yes_goes_on_and_no_stops_with_a_way_out() -> None:
     asked = about_size(FOLDER, {"big": GB}, 1)
-    answers: list[Question] = []
+    answers: list[Confirmation] = []
 
     settle(None, no_answer)
     settle(asked, lambda question: answers.append(question) or True)

@@ -20,8 +20,8 @@ from tests.core.launch.launched import (
     env,
     launched,
 )
-from torchyard_agent.protocol.messages import RankShare, ReplicaShare
-from torchyard_agent.protocol.rank_environment import Contract
+from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
+from torchyard_agent.protocol.rank_environment import RankEnvironment
 from torchyard_core.launch.environment import PreparedHost, cluster_plan, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import plan
@@ -59,7 +59,7 @@ def test_trainers_see_torchrun_s_contract_with_a_replica_with_gpus_for_a_node() 
     assert env(run["worker-1"], 2)["TORCHELASTIC_ERROR_FILE"] == "/runs/two/errors/worker-1.2.json"
 
 
-def nodes(run: dict[str, ReplicaShare]) -> list[tuple[str, ...]]:
+def nodes(run: dict[str, ReplicaAssignment]) -> list[tuple[str, ...]]:
     """(LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE) of each rank."""
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     ranks = [rank["env"] for share in run.values() if share["trainer"] for rank in share["ranks"]]
@@ -230,7 +230,7 @@ def test_no_variable_of_the_user_s_can_break_the_contract() -> None:
     assert (found["RANK"], found["TORCHYARD_REPLICA"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "worker-1", "")
 
 
-def torchyard_s(share: ReplicaShare) -> dict[str, str]:
+def torchyard_s(share: ReplicaAssignment) -> dict[str, str]:
     return {name.removeprefix("TORCHYARD_"): value for name, value in env(share).items() if "TORCHYARD_" in name}
 
 
@@ -305,7 +305,7 @@ def test_only_those_who_take_part_are_peers() -> None:
     }
     cluster, replicas = cluster_plan(planned, sites, "run-1")
     without = [replica for replica in replicas if replica["name"] != "worker-1"]
-    share = Contract(cluster, without, "10.0.0.1:4000").share(without[0], generation=2)
+    share = RankEnvironment(cluster, without, "10.0.0.1:4000").share(without[0], generation=2)
     found = read(env(share))
     assert [trainer.name for trainer in found.peers.trainers] == ["worker-0"]
     assert (found.generation, found.group_size) == (2, 1)
@@ -331,7 +331,7 @@ def test_a_plan_with_a_replica_that_has_no_host_cannot_be_launched() -> None:
 
 
 def test_every_variable_is_text_without_a_nul() -> None:
-    ranks: list[RankShare] = [rank for share in launched(topology(*ALL_ROLES)).values() for rank in share["ranks"]]
+    ranks: list[RankAssignment] = [rank for share in launched(topology(*ALL_ROLES)).values() for rank in share["ranks"]]
     for rank in ranks:
         for word in (*rank["argv"], *rank["env"], *rank["env"].values()):
             assert isinstance(word, str)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.lab import Lab, LabHost
-from torchyard_core.fleet.credential_prompts import Question
+from torchyard_core.fleet.credential_prompts import CredentialPrompt
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.connection import SshConnection
@@ -20,11 +20,11 @@ class Asked:
     """Answers questions from a list and records them; refuses once the list is empty."""
 
     def __init__(self, *answers: str | None):
-        self.questions: list[Question] = []
+        self.questions: list[CredentialPrompt] = []
         self._answers = list(answers)
         self._lock = threading.Lock()
 
-    def ask(self, question: Question) -> str | None:
+    def ask(self, question: CredentialPrompt) -> str | None:
         assert self._lock.acquire(blocking=False), "two questions at once"
         try:
             self.questions.append(question)

@@ -21,7 +21,7 @@ from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host, Transport
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.connection import SshChannel, SshConnection
-from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Doors
+from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, LoginThrottle
 from torchyard_core.fleet.ssh.openssh import open_ssh
 
 pytestmark = pytest.mark.lab
@@ -129,7 +129,7 @@ def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeyp
     (home / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {home}/.ssh/config "$@"\n')
     (home / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
-    doors = Doors()
+    doors = LoginThrottle()
 
     def hostname(number: int) -> str:
         there = Host(name=f"gpu-{number}", transport=Transport.OPENSSH)

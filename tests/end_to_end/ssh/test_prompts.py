@@ -20,7 +20,7 @@ from tests.lab.keys import make_key
 from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until
 from torchyard_core.errors import LoginRefused
-from torchyard_core.fleet.credential_prompts import Kind, Question
+from torchyard_core.fleet.credential_prompts import CredentialKind, CredentialPrompt
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
 
@@ -110,7 +110,11 @@ def test_an_encrypted_key_is_asked_for_once_for_all_hosts(hosts: Lab, home: Path
         assert says(connection, "echo $SSH_CONNECTION")
 
     (question,) = asked.questions
-    assert (question.kind, question.about, question.hidden) == (Kind.PASSPHRASE, "the key ~/.ssh/locked", True)
+    assert (question.kind, question.about, question.hidden) == (
+        CredentialKind.PASSPHRASE,
+        "the key ~/.ssh/locked",
+        True,
+    )
 
 
 def test_a_wrong_passphrase_is_asked_again_and_giving_up_ends_it_for_all(
@@ -236,7 +240,7 @@ def test_keyboard_interactive_asks_in_the_servers_words_and_once(hosts: Lab, hom
             assert says(connection, "whoami") == "lee\n"
 
     (question,) = asked.questions
-    assert (question.kind, question.prompt, question.hidden) == (Kind.ANSWER, "Password", True)
+    assert (question.kind, question.prompt, question.hidden) == (CredentialKind.ANSWER, "Password", True)
     assert question.about == f"lee on pam ({hosts['pam'].address}:22)"
 
 
@@ -248,7 +252,7 @@ def test_a_password_is_asked_again_when_it_is_wrong_and_once_when_it_is_right(ho
         with connected(dial, [as_lee(hosts, "password")]) as (connection,):
             assert says(connection, "whoami") == "lee\n"
 
-    assert [question.kind for question in asked.questions] == [Kind.PASSWORD] * 2
+    assert [question.kind for question in asked.questions] == [CredentialKind.PASSWORD] * 2
     assert asked.questions[1].complaint
 
 
@@ -276,7 +280,7 @@ def test_an_answer_that_comes_after_the_server_has_closed_is_not_asked_for_again
     hosts = lab(hosts=[HostSpec("impatient", user="lee", sshd=sshd, passwords={"lee": PASSWORD})])
 
     class Slow(Asked):
-        def ask(self, question: Question) -> str | None:
+        def ask(self, question: CredentialPrompt) -> str | None:
             # As after LoginGraceTime, which would hold for the next attempt too.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()

@@ -13,7 +13,7 @@ from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
 from tests.gui.theme_fixture import without_theme
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, default_url, open_store
 from torchyard_core.booking.sync.cached_calendar import Calendar
@@ -78,7 +78,7 @@ class Desk:
     def _opener(self) -> tuple[Calendar, str]:
         def reach(url: str, person: str) -> BookingStore:
             if self.is_away:
-                raise StoreAway("the bookings database does not answer")
+                raise StoreUnavailable("the bookings database does not answer")
             return self.reach(url, person)
 
         calendar = Calendar(self.url, self.person, self.folder / "seen.json", open_it=reach, monotonic=lambda: 0.0)

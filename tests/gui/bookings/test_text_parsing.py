@@ -20,7 +20,7 @@ from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import default_url, open_store
 from torchyard_core.errors import UsageError
 from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
-from torchyard_gui.bookings.draft_validation import Known, refusal
+from torchyard_gui.bookings.draft_validation import LoadedCalendar, refusal
 from torchyard_gui.bookings.paste_parser import read_draft
 
 
@@ -129,7 +129,7 @@ def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
     mine, theirs = store.book(draft("a0", 2, 3)), store.book(draft("a1", 2, 3, "lee"))
     store.book(draft("b0", 1, 10))
     seen = store.bookings(NOW - timedelta(days=8), NOW + timedelta(days=30))
-    loaded = Known(seen, SLOTS, rules, "kim", True, NOW)
+    loaded = LoadedCalendar(seen, SLOTS, rules, "kim", True, NOW)
     asked: list[tuple[Draft, Booking | None]] = [
         (draft(gpu, begin, hours), of)
         for gpu in ("a0", "a1", "a2")

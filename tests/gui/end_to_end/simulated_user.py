@@ -21,7 +21,7 @@ from torchyard_gui.launch.panel import LaunchPanel
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.topology.page import TopologyPage
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 
 SOON_MS = 60_000
@@ -60,8 +60,8 @@ class SimulatedUser:
 
     @property
     def fleet(self) -> FleetModel:
-        wiring = self.window.findChild(Wiring)
-        assert isinstance(wiring, Wiring)
+        wiring = self.window.findChild(WindowConnections)
+        assert isinstance(wiring, WindowConnections)
         return wiring.fleet
 
     @property

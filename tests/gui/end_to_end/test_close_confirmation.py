@@ -18,7 +18,7 @@ from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUse
 from tests.gui.topology.page_driver import CONTROL
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
@@ -133,14 +133,14 @@ def test_a_launch_goes_on_where_the_answer_is_so(
 def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, is_asked = Link.call, threading.Event()
+    call, is_asked = DaemonClient.call, threading.Event()
 
-    def held(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+    def held(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         if method == "run.start":
             is_asked.wait(60)
         return call(link, method, params, timeout_s)
 
-    monkeypatch.setattr(Link, "call", held)
+    monkeypatch.setattr(DaemonClient, "call", held)
     person = window_of(desktop, long_run(tmp_path / "long"))
     person.press_launch()
     person.window.activateWindow()

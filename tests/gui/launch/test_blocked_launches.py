@@ -15,7 +15,7 @@ from tests.end_to_end.running import programs_on
 from tests.gui.launch.window import Window, red_lines, runs_left
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
-from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
@@ -85,9 +85,9 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
 def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
     window: Window, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    panel, host, call = window.panel, lab3["gpu-b"], Link.call
+    panel, host, call = window.panel, lab3["gpu-b"], DaemonClient.call
 
-    def losing(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+    def losing(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         answer = call(link, method, params, timeout_s)
         if method != "run.start":
             return answer
@@ -99,7 +99,7 @@ def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
     panel.launch_over.connect(over.append)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(Link, "call", losing)
+            patch.setattr(DaemonClient, "call", losing)
             window.launch(read_topology(sleeping(tmp_path / "talk", hosts=["gpu-b"])))
             window.wait(lambda: not panel.is_launching)
         assert over == [True]

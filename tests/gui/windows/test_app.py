@@ -13,7 +13,7 @@ from torchyard_gui import app
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
@@ -155,7 +155,7 @@ def test_the_whole_window_follows_the_theme(qtbot: QtBot, home: Home, file: Path
         assert dark.pixelColor(x, y).lightness() < 60
 
 
-def find_wiring(window: MainWindow) -> Wiring:
-    wiring = window.findChild(Wiring)
-    assert isinstance(wiring, Wiring)
+def find_wiring(window: MainWindow) -> WindowConnections:
+    wiring = window.findChild(WindowConnections)
+    assert isinstance(wiring, WindowConnections)
     return wiring

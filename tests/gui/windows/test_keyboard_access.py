@@ -20,7 +20,7 @@ from torchyard_gui import app
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.widgets import screen_reader
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 
 CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
@@ -44,9 +44,9 @@ def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
     wiring_of(window).document.start_new()
 
 
-def wiring_of(window: MainWindow) -> Wiring:
-    wiring = window.findChild(Wiring)
-    assert isinstance(wiring, Wiring)
+def wiring_of(window: MainWindow) -> WindowConnections:
+    wiring = window.findChild(WindowConnections)
+    assert isinstance(wiring, WindowConnections)
     return wiring
 
 

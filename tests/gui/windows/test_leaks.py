@@ -17,7 +17,7 @@ from tools.sample_fleet import let_hosts_answer, write_sample
 
 from torchyard_core.topology.file import read_topology
 from torchyard_gui import app
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 
 CONTROL = Qt.KeyboardModifier.ControlModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
@@ -31,8 +31,8 @@ def use_a_window(qtbot: QtBot, folder: Path) -> None:
     home, fleet_file, file = write_sample(folder, "eight")
     window = app.make_window(home, fleet_file, file)
     window.painted.disconnect()
-    wiring = window.findChild(Wiring)
-    assert isinstance(wiring, Wiring)
+    wiring = window.findChild(WindowConnections)
+    assert isinstance(wiring, WindowConnections)
     wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
     let_hosts_answer(wiring.fleet)
     window.make_pages()

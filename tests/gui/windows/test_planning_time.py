@@ -32,7 +32,7 @@ from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.topology.palette_list import COUNT
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
@@ -64,8 +64,8 @@ class Office:
         window = self.window = app.make_window(*self.places)
         self.qtbot.addWidget(window, before_close_func=lambda _: self.wiring.document.start_new())
         window.painted.disconnect()  # work after the first paint would contact hosts
-        wiring = window.findChild(Wiring)
-        assert isinstance(wiring, Wiring)
+        wiring = window.findChild(WindowConnections)
+        assert isinstance(wiring, WindowConnections)
         self.wiring = wiring
         wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
         let_hosts_answer(wiring.fleet)
@@ -310,8 +310,8 @@ def test_who_has_no_calendar_plans_for_later_without_opening_one(qtbot: QtBot, t
     window = app.make_window(home, fleet_file, file)
     qtbot.addWidget(window)
     window.painted.disconnect()
-    wiring = window.findChild(Wiring)
-    assert isinstance(wiring, Wiring)
+    wiring = window.findChild(WindowConnections)
+    assert isinstance(wiring, WindowConnections)
     let_hosts_answer(wiring.fleet)
     assert [len(host.busy_gpus) for host in wiring.fleet.facts() if host.name == "gpu-d"] == [4]
     wiring._use_calendar()

@@ -14,7 +14,7 @@ from tools.sample_fleet import let_hosts_answer, write_sample
 
 from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
-from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 
 Key = Qt.Key
@@ -22,14 +22,14 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 
 
 @pytest.fixture
-def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[Wiring]:
+def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[WindowConnections]:
     """The active window on its Topology page, with hosts that are never contacted."""
     with without_theme():
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()
-        wiring = window.findChild(Wiring)
-        assert isinstance(wiring, Wiring)
+        wiring = window.findChild(WindowConnections)
+        assert isinstance(wiring, WindowConnections)
         let_hosts_answer(wiring.fleet)
         window.show_page("topology")
     window.show()
@@ -72,7 +72,7 @@ def texts(window: MainWindow, name: str) -> list[str]:
     return [action.text() for action in window.menu.menus[name].actions()]
 
 
-def test_the_menu_opens_as_often_as_it_is_wanted(wiring: Wiring, qtbot: QtBot) -> None:
+def test_the_menu_opens_as_often_as_it_is_wanted(wiring: WindowConnections, qtbot: QtBot) -> None:
     window = wiring.window
     found = []
     for _ in range(4):
@@ -84,7 +84,7 @@ def test_the_menu_opens_as_often_as_it_is_wanted(wiring: Wiring, qtbot: QtBot) -
     assert all(each == found[0] for each in found[1:])  # submenus do not accumulate
 
 
-def test_the_palette_opens_after_the_menu(wiring: Wiring, qtbot: QtBot) -> None:
+def test_the_palette_opens_after_the_menu(wiring: WindowConnections, qtbot: QtBot) -> None:
     window = wiring.window
     for _ in range(2):
         open_menu(window, qtbot)
@@ -96,7 +96,7 @@ def test_the_palette_opens_after_the_menu(wiring: Wiring, qtbot: QtBot) -> None:
 
 
 def test_undo_and_redo_work_from_the_menu_and_by_their_keys_however_often_it_was_open(
-    wiring: Wiring, qtbot: QtBot
+    wiring: WindowConnections, qtbot: QtBot
 ) -> None:
     window = wiring.window
 

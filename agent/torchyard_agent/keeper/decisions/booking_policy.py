@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from torchyard_agent.protocol.calendar import Booked, Calendar
+from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 NEWER_BY_S = 60.0
@@ -116,7 +116,7 @@ def start_of(own: OwnBooking | None, planned: float, known: Calendar | None, now
     return planned if mine is None else max(planned, mine.start) if mine.start <= planned else mine.start
 
 
-def _next_of_others(known: Calendar, owner: str, gpus: Collection[str], now: float) -> Booked | None:
+def _next_of_others(known: Calendar, owner: str, gpus: Collection[str], now: float) -> CalendarBooking | None:
     others = (
         one for one in known.bookings if one.owner != owner and one.end > now and any(g in gpus for g in one.gpus)
     )

@@ -25,10 +25,10 @@ from torchyard_agent.protocol.authenticated_transport import (
     Handshake,
     ListenerHandshake,
     Message,
-    Refusals,
+    RefusedConnections,
 )
 
-__all__ = ["NETWORK_ERRORS", "Line", "Listener", "Message", "OnCaller", "Stream", "admit", "call"]
+__all__ = ["NETWORK_ERRORS", "Listener", "Message", "MessageChannel", "OnCaller", "Stream", "admit", "call"]
 
 STRANGERS = 128
 """Connections that have not proved themselves yet; beyond, the oldest makes room."""
@@ -136,7 +136,7 @@ async def _call(address: str, port: int, secret: bytes, introduction: Message) -
         raise
 
 
-class Line:
+class MessageChannel:
     """One end of a conversation that outlives its connections."""
 
     def __init__(self, on_message: Callable[[Message], None]):
@@ -233,7 +233,7 @@ class Listener:
     def __init__(self, callers: dict[bytes, OnCaller]):
         self._callers = callers
         self._strangers: dict[asyncio.StreamWriter, None] = {}
-        self._refusals = Refusals()
+        self._refusals = RefusedConnections()
         self._server: asyncio.AbstractServer | None = None
 
     async def open(self, held: socket.socket) -> None:

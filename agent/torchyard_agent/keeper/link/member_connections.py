@@ -6,7 +6,7 @@ import asyncio
 from typing import Callable
 
 from torchyard_agent.keeper.link import messages
-from torchyard_agent.keeper.link.gang_link import Line
+from torchyard_agent.keeper.link.gang_link import MessageChannel
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
 from torchyard_agent.keeper.timeouts import Timeouts
 
@@ -16,20 +16,22 @@ class MemberConnections:
 
     def __init__(self, on_message: Callable[[str, FromMember], None]):
         self._on_message = on_message
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, MessageChannel] = {}
         self._epochs: dict[str, str] = {}
 
     def admits(self, host: str, epoch: str) -> bool:
         """Whether a keeper may speak for a host: only the first one that connected in the host's name may."""
         return self._epochs.setdefault(host, epoch) == epoch
 
-    def line(self, host: str) -> Line | None:
+    def line(self, host: str) -> MessageChannel | None:
         """None before the member has connected for the first time."""
         return self._lines.get(host)
 
-    def open_line(self, host: str) -> Line:
+    def open_line(self, host: str) -> MessageChannel:
         """The line of a member that connects for the first time."""
-        line = self._lines[host] = Line(lambda data: self._on_message(host, messages.decode_from_member(data, host)))
+        line = self._lines[host] = MessageChannel(
+            lambda data: self._on_message(host, messages.decode_from_member(data, host))
+        )
         return line
 
     def send(self, host: str, message: FromPrimary) -> None:

@@ -30,7 +30,7 @@ from torchyard_agent.keeper.decisions.instructions import (
     StartRanks,
     Sweep,
 )
-from torchyard_agent.protocol.messages import ReplicaShare
+from torchyard_agent.protocol.messages import ReplicaAssignment
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 class Assignment(NamedTuple):
     """A host's part of a run: its replicas, and what their ranks are started with."""
 
-    replicas: list[ReplicaShare]
+    replicas: list[ReplicaAssignment]
     host_wait_s: float
     """How long a member that lost the primary keeps calling it."""
     setup: list[str]
@@ -53,7 +53,7 @@ class Assignment(NamedTuple):
 class StartGeneration(NamedTuple):
     """The replicas' ranks are spawned as a new generation of their gang."""
 
-    replicas: list[ReplicaShare]
+    replicas: list[ReplicaAssignment]
 
 
 class RunStateChanged(NamedTuple):

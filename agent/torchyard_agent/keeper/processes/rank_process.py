@@ -16,7 +16,7 @@ from torchyard_agent.keeper.processes import failure_diagnosis, process_control
 from torchyard_agent.keeper.processes.cgroup import Cgroup
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
 from torchyard_agent.protocol import paths
-from torchyard_agent.protocol.messages import RankShare
+from torchyard_agent.protocol.messages import RankAssignment
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
 from torchyard_agent.protocol.rank_environment import VARIABLES_OF_A_RANK
 
@@ -76,7 +76,7 @@ def environment(
     login: Mapping[str, str],
     place: RunPlace,
     replica: str,
-    rank: RankShare,
+    rank: RankAssignment,
     secrets: Mapping[str, str],
     exchange_key: bytes = b"",
 ) -> dict[str, str]:
@@ -127,7 +127,7 @@ def command(argv: list[str], setup: list[str], setup_file: str) -> list[str]:
 def spawn(
     place: RunPlace,
     replica: str,
-    rank: RankShare,
+    rank: RankAssignment,
     setup: list[str],
     secrets: Mapping[str, str],
     cgroup: Cgroup | None = None,
@@ -208,7 +208,7 @@ def _cannot_start(place: RunPlace, argv: list[str], error: Exception) -> CannotS
 
 
 def cause_of(
-    place: RunPlace, replica: str, rank: RankShare, setup: list[str], code: int, *, out_of_memory: bool
+    place: RunPlace, replica: str, rank: RankAssignment, setup: list[str], code: int, *, out_of_memory: bool
 ) -> Cause:
     """The cause of a rank's end with `code`."""
     local_rank = rank["local_rank"]
@@ -234,7 +234,7 @@ def _is_full(folder: str) -> bool:
     return disk.f_bavail * disk.f_frsize < FULL
 
 
-def _setup_cause(place: RunPlace, replica: str, rank: RankShare, setup: list[str]) -> Cause | None:
+def _setup_cause(place: RunPlace, replica: str, rank: RankAssignment, setup: list[str]) -> Cause | None:
     try:
         with open(place.setup_file(replica, rank["local_rank"]), encoding="utf-8") as file:
             which, _, code = file.read().strip().partition(" ")

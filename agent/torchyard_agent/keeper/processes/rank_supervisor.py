@@ -36,7 +36,7 @@ from torchyard_agent.keeper.processes.orphans import still_on_gpus
 from torchyard_agent.keeper.processes.rank_process import CannotStart, Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
 from torchyard_agent.keeper.timeouts import Timeouts
-from torchyard_agent.protocol.messages import RankShare, ReplicaShare
+from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
 """A replica's metrics are sent at most this often; those of its first step at once."""
@@ -78,7 +78,7 @@ class RankSupervisor:
         """The modules that spare interpreters import; empty if there are no spares."""
         self._max_restarts = 0
         self._spares_timer: asyncio.TimerHandle | None = None
-        self._replicas: dict[str, ReplicaShare] = {}
+        self._replicas: dict[str, ReplicaAssignment] = {}
         self._setup: list[str] = []
         self._secrets: dict[str, str] = {}
         self._live: dict[int, Rank] = {}
@@ -150,7 +150,7 @@ class RankSupervisor:
             self._start(replica)
         self._await_stability()
 
-    def _start(self, replica: ReplicaShare) -> None:
+    def _start(self, replica: ReplicaAssignment) -> None:
         name = replica["name"]
         for rank in replica["ranks"]:
             try:
@@ -232,7 +232,7 @@ class RankSupervisor:
             cause = cause._replace(text=f"local rank {rank.local_rank} {cause.text}")
         self.send(RankFailed(rank.replica, code, cause))
 
-    def _rank_share(self, rank: Rank) -> RankShare:
+    def _rank_share(self, rank: Rank) -> RankAssignment:
         shares = self._replicas[rank.replica]["ranks"]
         return next(share for share in shares if share["local_rank"] == rank.local_rank)
 

@@ -2,18 +2,18 @@
 
 from torchyard_core.booking.store.booking_store import BookingStore, default_url, open_store
 from torchyard_core.booking.store.change_feed import Watch
-from torchyard_core.booking.store.commands import Missed, Previewed, SeriesBooked
+from torchyard_core.booking.store.commands import ImportVerdict, SeriesBooked, SkippedOccurrence
 from torchyard_core.booking.store.team_setup import Member, TeamSetup, setup_team
-from torchyard_core.booking.store.transfer import Moved, move_all
+from torchyard_core.booking.store.transfer import Transferred, move_all
 
 __all__ = [
     "BookingStore",
+    "ImportVerdict",
     "Member",
-    "Missed",
-    "Moved",
-    "Previewed",
     "SeriesBooked",
+    "SkippedOccurrence",
     "TeamSetup",
+    "Transferred",
     "Watch",
     "default_url",
     "move_all",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, text
 
-from torchyard_core.booking.errors import BadUrl, NoRights, StoreTooNew
+from torchyard_core.booking.errors import BadUrl, PermissionDenied, StoreTooNew
 from torchyard_core.booking.store.booking_writer import BookingWriter
 from torchyard_core.booking.store.change_feed import Watch, watch
 from torchyard_core.booking.store.commands import BookingCommands
@@ -158,7 +158,7 @@ def _team(engine: Engine) -> bool:
                 f"{place} has no calendar yet",
                 hint="An admin of the database makes it: `torchyard bookings setup-team URL`.",
             )
-        no_member = NoRights(
+        no_member = PermissionDenied(
             f"your role `{engine.url.username}` is no member of the team in {place}",
             hint="Ask an admin of the team to add you: `torchyard bookings setup-team URL --member NAME`.",
         )

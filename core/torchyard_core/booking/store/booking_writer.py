@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, update
 
 import torchyard_core.booking.store.tables as tables
-from torchyard_core.booking.errors import NoRights, Refused
+from torchyard_core.booking.errors import PermissionDenied, Refused
 from torchyard_core.booking.model import Booking, Draft, State
 from torchyard_core.booking.rules.quota import gpu_hours
 from torchyard_core.booking.rules.refusal import Circumstances, check_owner, find_refusal
@@ -57,7 +57,7 @@ class BookingWriter:
     def owner_of(self, draft: Draft) -> str:
         """Raises NoRights unless the draft is the user's own, or the user is an admin."""
         if draft.owner not in (None, self._session.person) and not self._session.is_admin:
-            raise NoRights(
+            raise PermissionDenied(
                 f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
             )
         return draft.owner or self._session.person
@@ -151,7 +151,7 @@ class BookingWriter:
         columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
         table = tables.bookings
         if connection.execute(update(table).where(table.c.id == booking.id).values(columns)).rowcount != 1:
-            raise NoRights(f"your role may not change {booking.owner}'s bookings", hint=f"Ask {booking.owner}.")
+            raise PermissionDenied(f"your role may not change {booking.owner}'s bookings", hint=f"Ask {booking.owner}.")
         return changed
 
 

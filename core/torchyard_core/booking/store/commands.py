@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, and_, delete, insert, or_, select
 
 import torchyard_core.booking.store.tables as tables
-from torchyard_core.booking.errors import NoRights, Refused
+from torchyard_core.booking.errors import PermissionDenied, Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Draft, Login, Slot, State, normalized
 from torchyard_core.booking.recurrence import occurrences
@@ -31,7 +31,7 @@ SERIES_WITHOUT_LIMIT = timedelta(days=366)
 
 
 @dataclass(frozen=True)
-class Missed:
+class SkippedOccurrence:
     """An occurrence of a series that was not booked, and why."""
 
     interval: Interval
@@ -44,11 +44,11 @@ class SeriesBooked:
 
     series_id: str
     booked: tuple[Booking, ...]
-    missed: tuple[Missed, ...]
+    missed: tuple[SkippedOccurrence, ...]
 
 
 @dataclass(frozen=True)
-class Previewed:
+class ImportVerdict:
     """The verdict on an imported draft: new, there (imported before), clash, or refused."""
 
     draft: Draft
@@ -127,17 +127,17 @@ class BookingCommands:
 
     def _split_bookable(
         self, connection: Connection, wanted: Sequence[Draft], now: datetime, rules: Rules, free_ones: bool
-    ) -> tuple[list[Draft], list[Missed]]:
+    ) -> tuple[list[Draft], list[SkippedOccurrence]]:
         """Splits occurrences into those that can be booked, which count towards the quota, and the others."""
         free: list[Draft] = []
-        missed: list[Missed] = []
+        missed: list[SkippedOccurrence] = []
         for number, one in enumerate(wanted, 1):
             try:
                 self._writer.check(connection, one, now, rules, together_with=free)
             except Refused as refused:
                 if not free_ones:
                     raise _name_occurrence(refused, one, number, len(wanted)) from None
-                missed.append(Missed(one.interval, refused))
+                missed.append(SkippedOccurrence(one.interval, refused))
             else:
                 free.append(one)
         return free, missed
@@ -285,15 +285,15 @@ class BookingCommands:
                     None if except_booking is None else self._writer.load_own(connection, except_booking, writes=False)
                 )
                 self._writer.check(connection, draft, now, rules, booking=booking)
-            except (Refused, NoRights) as refused:
+            except (Refused, PermissionDenied) as refused:
                 if isinstance(refused, Clash):
                     refused = self._conflicts.with_nearest(connection, refused, except_booking)
                 return refused if isinstance(refused, Refused) else Refused(refused.message, code=refused.code)
         return None
 
-    def preview(self, drafts: Iterable[Draft]) -> tuple[Previewed, ...]:
+    def preview(self, drafts: Iterable[Draft]) -> tuple[ImportVerdict, ...]:
         """Verdicts on imported drafts. Writes nothing."""
-        found: list[Previewed] = []
+        found: list[ImportVerdict] = []
         table = tables.bookings
         for draft in map(normalized, drafts):
             if draft.uid:
@@ -303,10 +303,10 @@ class BookingCommands:
                 with self._session.transaction() as connection:
                     there = connection.execute(select(table.c.id).where(same, table.c.state != "cancelled")).first()
                 if there is not None:
-                    found.append(Previewed(draft, "there"))
+                    found.append(ImportVerdict(draft, "there"))
                     continue
             why = self.refusal(draft)
-            found.append(Previewed(draft, "clash" if isinstance(why, Clash) else "refused" if why else "new", why))
+            found.append(ImportVerdict(draft, "clash" if isinstance(why, Clash) else "refused" if why else "new", why))
         return tuple(found)
 
     def _release(self, booking_id: str) -> Booking:
@@ -361,7 +361,7 @@ class BookingCommands:
 
     def _only_admins(self, what: str) -> None:
         if not self._session.is_admin:
-            raise NoRights(f"only an admin can change {what}", hint="Ask one of the team's admins.")
+            raise PermissionDenied(f"only an admin can change {what}", hint="Ask one of the team's admins.")
 
 
 def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
-from torchyard_core.booking.errors import BadUrl, NoRights, Refused, StoreAway, StoreUnreadable
+from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreUnavailable, StoreUnreadable
 from torchyard_core.booking.rules.team_rules import RULE_CODES
 from torchyard_core.booking.store.passwords import kept_password, keyring_name
 from torchyard_core.errors import TorchyardError
@@ -197,7 +197,9 @@ def transaction(engine: Engine, *, writes: bool = False) -> Iterator[Connection]
     except exc.DBAPIError as error:
         raise _translated(error, engine.url) from error
     except exc.TimeoutError as error:
-        raise StoreAway(f"{place_of(engine.url)} is busy: no connection became free", hint="Try again.") from error
+        raise StoreUnavailable(
+            f"{place_of(engine.url)} is busy: no connection became free", hint="Try again."
+        ) from error
 
 
 def _translated(error: exc.DBAPIError, url: URL) -> Exception:
@@ -221,22 +223,22 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
     if missing := _missing(message, url):
         return missing
     if code == "42501":
-        return NoRights(
+        return PermissionDenied(
             f"your role `{url.username}` may not do that in {place}: {first}",
             hint=f"Ask an admin of the team: `torchyard bookings setup-team` makes {url.username} a member.",
         )
     if code.startswith("28") or "authentication failed" in message or "no password supplied" in message:
-        return StoreAway(
+        return StoreUnavailable(
             f"{place} does not let {url.username} in: {_last_line(message)}",
             hint=f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass.",
         )
     if code == "53300" or any(words in message for words in _FULL):
-        return StoreAway(
+        return StoreUnavailable(
             f"{place} has no connection left: as many programs use the server as it lets in",
             hint="Close calendars that are not needed, and try again; an admin of the server raises max_connections.",
         )
     if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
-        return StoreAway(f"{place} does not answer: {_last_line(message)}", hint="It is tried again by itself.")
+        return StoreUnavailable(f"{place} does not answer: {_last_line(message)}", hint="It is tried again by itself.")
     if isinstance(error, exc.DataError):
         return StoreUnreadable(place, first)
     return error
@@ -272,13 +274,13 @@ def _last_line(message: str) -> str:
 
 def _translated_sqlite(error: exc.DBAPIError, first: str, place: str) -> Exception:
     if "locked" in first:
-        return StoreAway(f"{place} is busy: another program writes to it", hint="Try again.")
+        return StoreUnavailable(f"{place} is busy: another program writes to it", hint="Try again.")
     if "readonly" in first or "read-only" in first:
-        return NoRights(f"{place} cannot be written", hint="Check the rights of the file and of its folder.")
+        return PermissionDenied(f"{place} cannot be written", hint="Check the rights of the file and of its folder.")
     if "not a database" in first or "malformed" in first:
         return BadUrl(f"{place} is not a bookings file, or a damaged one: {first}", hint="Name another file.")
     if isinstance(error, exc.OperationalError):
-        return StoreAway(f"{place} cannot be used: {first}", hint="Check that its folder is there and has room.")
+        return StoreUnavailable(f"{place} cannot be used: {first}", hint="Check that its folder is there and has room.")
     return error
 
 

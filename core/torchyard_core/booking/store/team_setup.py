@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
-from torchyard_core.booking.errors import BadUrl, NoRights, Refused, StoreTooNew
+from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreTooNew
 from torchyard_core.booking.store.engine import (
     has_calendar,
     make_engine,
@@ -125,7 +125,7 @@ def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> 
         # Only a verifier is sent, so that the password is in no log of statements.
         raw = connection.connection.driver_connection
         if raw is None:
-            raise NoRights("the connection was lost", hint="Try again.")
+            raise PermissionDenied("the connection was lost", hint="Try again.")
         verifier = raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
         connection.exec_driver_sql(f"CREATE ROLE {quoted} LOGIN PASSWORD '{verifier}'")
     elif connection.execute(

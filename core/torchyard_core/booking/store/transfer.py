@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, insert, select
 
 import torchyard_core.booking.store.tables as tables
-from torchyard_core.booking.errors import NoRights, Refused
+from torchyard_core.booking.errors import PermissionDenied, Refused
 from torchyard_core.booking.store.booking_store import BookingStore
 from torchyard_core.booking.store.engine import Overlap, transaction
 
@@ -28,13 +28,13 @@ _PERSONS = ("owner", "person", "reporter")
 
 
 @dataclass(frozen=True)
-class Moved:
+class Transferred:
     """Numbers of copied rows, by table."""
 
     counts: Mapping[str, int]
 
 
-def move_all(source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None) -> Moved:
+def move_all(source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None) -> Transferred:
     """Copies all rows of `source` into `target` in one transaction. Rows whose key exists in `target` are skipped.
 
     Args:
@@ -45,7 +45,9 @@ def move_all(source: BookingStore, target: BookingStore, persons: Mapping[str, s
         Refused: Live bookings of both overlap; nothing is copied.
     """
     if not target.is_admin:
-        raise NoRights("only an admin can move bookings into the team's database", hint="Ask one of its admins.")
+        raise PermissionDenied(
+            "only an admin can move bookings into the team's database", hint="Ask one of its admins."
+        )
     renamed = persons or {}
     counts: dict[str, int] = {}
     try:
@@ -59,7 +61,7 @@ def move_all(source: BookingStore, target: BookingStore, persons: Mapping[str, s
             code="conflict",
             hint="Cancel those of one side that are in the way, and move again.",
         ) from None
-    return Moved(counts)
+    return Transferred(counts)
 
 
 def _renamed(row: dict[str, Any], persons: Mapping[str, str]) -> dict[str, Any]:

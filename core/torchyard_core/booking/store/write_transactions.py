@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
@@ -55,7 +55,9 @@ class WriteTransactions:
             except Clash as clash:
                 with self._session.transaction() as connection:
                     raise self._conflicts.with_nearest(connection, clash, except_booking) from None
-        raise StoreAway(f"{self._session.place} is too busy: others were quicker {TRIES} times", hint="Try again.")
+        raise StoreUnavailable(
+            f"{self._session.place} is too busy: others were quicker {TRIES} times", hint="Try again."
+        )
 
     def serve_waiting(self) -> tuple[Booking, ...]:
         """Serves the waitlist now. Returns its bookings since the last call, also those of other transactions here."""

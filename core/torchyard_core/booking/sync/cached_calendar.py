@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchyard_core import formatting
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Changes, Position, Slot
 from torchyard_core.booking.time_parser import local_zone
@@ -100,7 +100,7 @@ class Calendar:
         self._open = open_it or _open_store
         self._monotonic = monotonic
         self._store: BookingStore | None = None
-        self._away: tuple[float, StoreAway] | None = None
+        self._away: tuple[float, StoreUnavailable] | None = None
         self._is_kept = True
         """The store was not used since the copy was written."""
         self._is_copying = False
@@ -135,10 +135,12 @@ class Calendar:
             store, _ = self._connect()
             self._is_kept = False
             return store
-        except StoreAway as away:
+        except StoreUnavailable as away:
             seen = self._copy().read(_NEVER, _NEVER)
             what = f"what you see is of {_clock(seen.as_of)}" if seen else "nothing of it is known here"
-            raise StoreAway(f"{away.message.rstrip('.')}; {what}, and nothing was booked", hint=away.hint) from None
+            raise StoreUnavailable(
+                f"{away.message.rstrip('.')}; {what}, and nothing was booked", hint=away.hint
+            ) from None
 
     def view(self, since: datetime, until: datetime) -> View:
         """The bookings of a time; while the database is unavailable the last known ones, with their age.
@@ -175,7 +177,7 @@ class Calendar:
             store, now = self._connect()
             slots = store.slots()
             bookings = look(store, slots, now)
-        except StoreAway as away:
+        except StoreUnavailable as away:
             with self._lock:
                 self._away = (self._monotonic(), away)
             return self._last_known(Interval(since, until), owner, away.sentence())
@@ -234,7 +236,7 @@ class Calendar:
                 if self._store is None:
                     self._store = self._open(self._url, self._person)
                 now = self._store.now()
-            except StoreAway as away:
+            except StoreUnavailable as away:
                 self._away = (self._monotonic(), away)
                 raise
             self._away = None
@@ -246,7 +248,7 @@ class Calendar:
         try:
             last = self._loaded.last if self._loaded is not None else None
             is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME, last)
-        except StoreAway:
+        except StoreUnavailable:
             return True  # the next call reports it
         self._is_kept = True
         return is_whole

@@ -12,7 +12,7 @@ import typer
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.change_history import headline, lines
-from torchyard_core.booking.errors import BadCalendar, StoreAway
+from torchyard_core.booking.errors import BadCalendar, StoreUnavailable
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
@@ -120,7 +120,7 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
     try:
         found = _found(chosen, booking_id)
         view = View((found,), calendar.store().slots(), now, True)
-    except StoreAway:
+    except StoreUnavailable:
         view = calendar.view(now - AROUND, now + AROUND)
     booking = _of(view, booking_id)
     if as_json:

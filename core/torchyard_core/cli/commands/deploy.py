@@ -14,7 +14,7 @@ from torchyard_core.errors import AgentMissing, AgentRefused, HostError, Torchya
 from torchyard_core.identity import who_asks
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
 
 NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: all].", show_default=False)
 UNDEPLOY_TIMEOUT_S = 60.0
@@ -30,14 +30,14 @@ def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = N
     """
     chosen = command_context(context)
     hosts = [host.name for host in chosen.inventory().named(names or [])]
-    found: dict[str, Link | HostError] = {}
+    found: dict[str, DaemonClient | HostError] = {}
     with chosen.fleet(chosen.inventory().named(hosts)) as fleet:
         with host_progress(hosts) as progress:
 
-            def put(name: str) -> Link:
+            def put(name: str) -> DaemonClient:
                 return fleet.link(name, replace_same_version=True, progress=progress.sent)
 
-            def arrived(name: str, link: Link | HostError) -> None:
+            def arrived(name: str, link: DaemonClient | HostError) -> None:
                 found[name] = link
                 progress.arrived(name, link.state if isinstance(link, HostError) else "running")
 
@@ -148,7 +148,7 @@ class Removed:
         }
 
 
-def _undeploy(link: Link) -> dict[str, Any]:
+def _undeploy(link: DaemonClient) -> dict[str, Any]:
     """Undeploys one host; returns the daemon's answer after its exit."""
     left = threading.Event()
     link.on_close(left.set)

@@ -17,7 +17,7 @@ from torchyard_core.cli.output import Json, as_called, print_json, remark, say, 
 from torchyard_core.cli.views import audit_table
 from torchyard_core.cli.views.host_progress import host_progress
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError, UsageError
-from torchyard_core.fleet.host_audit import HostActs, acts_of, by_time
+from torchyard_core.fleet.host_audit import HostAudit, acts_of, by_time
 from torchyard_core.fleet.host_check import HostCheck, check_host, gpus_in_words
 from torchyard_core.fleet.host_facts_cache import forget_facts, load_facts
 from torchyard_core.fleet.host_key_trust import record_key, show_key
@@ -211,11 +211,11 @@ def audit(
     """
     chosen = command_context(context)
     hosts = chosen.inventory().named(names or [])
-    found: dict[str, HostActs] = {}
+    found: dict[str, HostAudit] = {}
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
-        def arrived(name: str, answer: HostActs | HostError) -> None:
-            assert isinstance(answer, HostActs)
+        def arrived(name: str, answer: HostAudit | HostError) -> None:
+            assert isinstance(answer, HostAudit)
             progress.arrived(name, audit_table.outcome(answer))
             found[name] = answer
 

@@ -77,7 +77,7 @@ def export(
 
     Example: torchyard export kubernetes examples/digits/downpour.yaml --image registry/digits:1
     """
-    from torchyard_core.interop.document_writer import Wishes
+    from torchyard_core.interop.document_writer import ExportOptions
     from torchyard_core.interop.format_registry import format_named, problems_of_export, write_foreign
     from torchyard_core.problems import has_errors
 
@@ -90,7 +90,7 @@ def export(
         if as_json:
             print_json({"format": format_, "text": None, "problems": [problem.to_json() for problem in problems]})
         raise typer.Exit(1)
-    exported = write_foreign(format_, source.topology, Wishes(form, image, replica))
+    exported = write_foreign(format_, source.topology, ExportOptions(form, image, replica))
     if as_json:
         remarks = [one.to_json() for one in exported.remarks]
         print_json({"format": format_, "text": exported.text, "remarks": remarks})

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torchyard_core.app.launch_run import BookingOptions, LaunchCallbacks, LaunchUseCase
     from torchyard_core.cli.views.replica_logs import ChiefLog
     from torchyard_core.fleet.fleet import Fleet
-    from torchyard_core.launch.confirmations import Question
-    from torchyard_core.launch.launch import Started
+    from torchyard_core.launch.confirmations import Confirmation
+    from torchyard_core.launch.launch import StartedRun
 
 Event = dict[str, Any]
 
@@ -200,7 +200,7 @@ def launch_and_follow(
             raise typer.Exit(1)
 
 
-def answer(question: Question, chosen: CommandContext, view: RunView, *, as_json: bool) -> bool | None:
+def answer(question: Confirmation, chosen: CommandContext, view: RunView, *, as_json: bool) -> bool | None:
     """The user's answer to a question of the launch; None without a terminal. Ctrl-C ends the launch."""
     if chosen.yes:
         return True
@@ -221,7 +221,7 @@ def checked_name(name: str) -> str:
     )
 
 
-def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
+def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
     """Shows the run until it is over. Returns its last event, or None where the user left it running."""
     from torchyard_core.cli.views.replica_logs import ChiefLog
 
@@ -236,7 +236,7 @@ def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts
 
 
 def follow_events(
-    started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
+    started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
 ) -> Event | None:
     """Shows events up to the last one and returns it; None where the user left the run running."""
     from torchyard_core.launch.runs.follower import Follower
@@ -264,7 +264,7 @@ def follow_events(
     raise RunFailed(f"the journal of run {started.run_id} ended without an end of the run.", code="journal")
 
 
-def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
+def request_stop(started: StartedRun, fleet: Fleet, *, force: bool) -> None:
     """Asks the primary to stop the run; prints an error of the request and continues."""
     from torchyard_core.launch.runs.known_runs import stop_request
 

@@ -31,7 +31,7 @@ from torchyard_core.launch.runs.known_runs import (
 from torchyard_core.launch.runs.logs import LogReader, log_readers
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
 
 app = typer.Typer(help="Runs that were started: list, show, logs, stop, restart, fetch.", no_args_is_help=True)
@@ -122,7 +122,7 @@ def logs(
             host_of(replica, shown)
         links, all_there = links_of(fleet, run)
 
-        def reattach(host: str) -> Link:
+        def reattach(host: str) -> DaemonClient:
             return fleet.link(host, install=False)
 
         def listed() -> list[LogReader]:
@@ -274,7 +274,7 @@ def fetch(
 
 
 def _fetch(
-    fleet: Fleet, run: KnownRun, pattern: str, target: Path, links: dict[str, Link]
+    fleet: Fleet, run: KnownRun, pattern: str, target: Path, links: dict[str, DaemonClient]
 ) -> tuple[list[Path], list[TorchyardError]]:
     """(files written, errors), from all hosts in parallel."""
     files, problems = list_files(run.run_id, pattern, run.hosts, links)
@@ -301,7 +301,7 @@ def _fetch(
     return written, [*problems.values(), *(one for one in found.values() if isinstance(one, TorchyardError))]
 
 
-def _wait_for_the_end(run: KnownRun, link: Link, fleet: Fleet) -> dict[str, Any]:
+def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[str, Any]:
     """The run's last event. Raises RunFailed after STOP_WITHIN_S, AgentFailed where the keeper died."""
     follower = Follower(run.run_id, link, lambda host: fleet.link(host, install=False))
     reason = ""

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from torchyard_agent.protocol.attribution import cleaned, who
 from torchyard_core.errors import HostError
-from torchyard_core.fleet.host_audit import Act, HostActs
+from torchyard_core.fleet.host_audit import Act, HostAudit
 from torchyard_core.fleet.host_check import came_from
 
 HEADINGS = ("TIME", "HOST", "WHAT", "BY", "DETAILS")
@@ -33,7 +33,7 @@ _OF_ITSELF = ("housekeeping", "enforcement")
 _COUNTED = {"runs": "run", "snapshots": "snapshot", "archives": "archive"}
 
 
-def outcome(found: HostActs) -> str:
+def outcome(found: HostAudit) -> str:
     """The host's outcome, for the progress display."""
     if found.error is not None:
         return found.error.state if isinstance(found.error, HostError) else "cannot tell"

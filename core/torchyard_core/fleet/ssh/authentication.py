@@ -14,7 +14,13 @@ import paramiko
 from paramiko.agent import AgentKey
 
 from torchyard_core.errors import LoginRefused
-from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, printable
+from torchyard_core.fleet.credential_prompts import (
+    CredentialCache,
+    CredentialKind,
+    CredentialPrompt,
+    NotAnswered,
+    printable,
+)
 from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
 from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, key_files
 from torchyard_core.fleet.ssh.route import Route
@@ -147,7 +153,7 @@ class Login:
         self._asked_passphrase = True
         return self._secrets.obtain(
             ("key", str(file.path), file.public),  # a replaced file holds another key
-            Question(Kind.PASSPHRASE, self._route.name, f"the key {file.display_path}", "Passphrase"),
+            CredentialPrompt(CredentialKind.PASSPHRASE, self._route.name, f"the key {file.display_path}", "Passphrase"),
             self._began,
             lambda passphrase: _unlocked(file, passphrase),
             "Wrong passphrase.",
@@ -197,11 +203,15 @@ class Login:
         missing = [f"the key {path} does not exist" for path in named if not path.exists()]
         return missing or [f"{path} is not a key file" for path in named] or ["there is no key to try"]
 
-    def _unanswered(self, question: Question) -> LoginRefused:
-        credential = {Kind.PASSPHRASE: "passphrase", Kind.PASSWORD: "password", Kind.ANSWER: "answer"}[question.kind]
+    def _unanswered(self, question: CredentialPrompt) -> LoginRefused:
+        credential = {
+            CredentialKind.PASSPHRASE: "passphrase",
+            CredentialKind.PASSWORD: "password",
+            CredentialKind.ANSWER: "answer",
+        }[question.kind]
         other_way = (
             "`ssh-add` opens the key for all programs."
-            if question.kind is Kind.PASSPHRASE
+            if question.kind is CredentialKind.PASSPHRASE
             else "`ssh-copy-id` sets up a key, which needs no prompt."
         )
         return LoginRefused(

@@ -14,7 +14,7 @@ import paramiko
 from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from torchyard_core.errors import HostError, Unreachable
-from torchyard_core.fleet.credential_prompts import CredentialCache, Questions
+from torchyard_core.fleet.credential_prompts import CredentialCache, Prompter
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh.authentication import Login, LoginExpired
 from torchyard_core.fleet.ssh.bastions import Bastions
@@ -22,7 +22,7 @@ from torchyard_core.fleet.ssh.connection import SshConnection, Tunnel
 from torchyard_core.fleet.ssh.keepalive import KeepalivePacketizer, keep_alive
 from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
 from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange
-from torchyard_core.fleet.ssh.login_throttle import Backoff, Doors, EarlyDrop
+from torchyard_core.fleet.ssh.login_throttle import Backoff, EarlyDrop, LoginThrottle
 from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
@@ -42,13 +42,13 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 class SshDialer:
     """Logs in on hosts with keys and with credentials that the user has entered. Thread-safe."""
 
-    def __init__(self, known_hosts: Path, questions: Questions | None = None):
+    def __init__(self, known_hosts: Path, questions: Prompter | None = None):
         """`known_hosts` is Torchyard's own file. The user's file is read too, but never written."""
         self.known_hosts = known_hosts
         self._keys = KnownHosts(known_hosts)
         self._config = UserConfig()
         self._secrets = CredentialCache(questions)
-        self.doors = Doors()
+        self.doors = LoginThrottle()
         """Throttles of logins, including those of the system's ssh."""
         self._bastions = Bastions(lambda route: self._connect(route, time.monotonic()))
 

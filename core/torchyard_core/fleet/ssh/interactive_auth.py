@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import paramiko
 
-from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Kind, Question, printable
+from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, CredentialKind, CredentialPrompt, printable
 from torchyard_core.fleet.ssh.route import Route
 
 ANSWER_TIMEOUT_S = 600.0
@@ -58,7 +58,9 @@ class InteractiveAuth:
     def _attempt(self, method: str) -> Sequence[str]:
         accepted: Sequence[str]
         if method == "password":
-            password = self._known_or_asked(Question(Kind.PASSWORD, self._host, self._about, "Password"), keep=True)
+            password = self._known_or_asked(
+                CredentialPrompt(CredentialKind.PASSWORD, self._host, self._about, "Password"), keep=True
+            )
             accepted = self._transport.auth_password(self._user, password, fallback=False)
             return accepted
         before, self._transport.auth_timeout = self._transport.auth_timeout, ANSWER_TIMEOUT_S
@@ -74,13 +76,19 @@ class InteractiveAuth:
         return [self._answer(text, printable(prompt).rstrip(": ") or "Answer", echo) for prompt, echo in prompts]
 
     def _answer(self, text: str, prompt: str, echo: bool) -> str:
-        question = Question(
-            Kind.ANSWER, self._host, self._about, prompt, hidden=not echo, instructions=text, complaint=self._complaint
+        question = CredentialPrompt(
+            CredentialKind.ANSWER,
+            self._host,
+            self._about,
+            prompt,
+            hidden=not echo,
+            instructions=text,
+            complaint=self._complaint,
         )
         # One-time codes are not stored: a repeated code would count as a wrong answer.
         return self._known_or_asked(question, keep=not echo and "password" in prompt.lower())
 
-    def _known_or_asked(self, question: Question, *, keep: bool) -> str:
+    def _known_or_asked(self, question: CredentialPrompt, *, keep: bool) -> str:
         key = (*self._account, question.prompt)
         if keep and key not in self._used and (known := self._secrets.known(key)) is not None:
             self._used.add(key)

@@ -41,7 +41,7 @@ class LoginGate:
                 self._free.notify_all()
 
 
-class Doors:
+class LoginThrottle:
     """The gates of all sshds, by a key of each (`Route.door`)."""
 
     def __init__(self) -> None:

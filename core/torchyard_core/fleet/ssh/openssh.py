@@ -12,7 +12,7 @@ from pathlib import Path
 from torchyard_core.errors import HostError, KeyChanged, KeyUnknown, LoginRefused, Unreachable
 from torchyard_core.fleet.channel import Channel, ProcessChannel
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.ssh.login_throttle import Doors
+from torchyard_core.fleet.ssh.login_throttle import LoginThrottle
 
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _UNREACHABLE = (
@@ -31,7 +31,7 @@ CONFIGURATION_WITHIN_S = 10.0
 """Timeout of `ssh -G`, which opens no connection but may run a `Match exec`."""
 
 
-def open_ssh(host: Host, known_hosts: Path, remote: str, doors: Doors) -> Channel:
+def open_ssh(host: Host, known_hosts: Path, remote: str, doors: LoginThrottle) -> Channel:
     """Runs `remote` on `host`, after waiting for a slot at the first sshd on the way. Raises OSError."""
     with ExitStack() as slot:
         slot.enter_context(doors[_first_hop(host, known_hosts)].slot())

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from torchyard_core.interop.document_reader import DocumentReader, Imported, built
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, omission_remarks
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions, omission_remarks
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.google_machines import (
     leave_gpus_of_servers,
@@ -25,7 +25,7 @@ from torchyard_core.topology.document.edits import POOL_NAMES
 from torchyard_core.topology.machine_types import Machine, cloudml_machines, machine, machine_with
 from torchyard_core.topology.model import Launcher, Pool, Role, TfMasterName, Topology
 from torchyard_core.topology.strategies.presets import Preset, presets_of
-from torchyard_core.yaml_io.parser import Composed
+from torchyard_core.yaml_io.parser import ParsedYaml
 from torchyard_core.yaml_io.writer import dump_yaml
 
 ALLOWED = "`trainingInput` with a `scaleTier`"
@@ -76,7 +76,7 @@ def read(text: str, source: str = "config.yaml") -> Imported:
     return Imported(built(data, source, reader.line(job)), tuple(reader.remarks))
 
 
-def _in_camel_case(composed: Composed) -> None:
+def _in_camel_case(composed: ParsedYaml) -> None:
     """Renames keys such as `scale_tier` to `scaleTier`, since the service accepts both."""
     composed.data = _renamed(composed.data)
     tables: tuple[dict[Place, Any], ...] = (composed.spans, composed.key_lines, composed.written)
@@ -173,7 +173,7 @@ def _program(reader: DocumentReader, job: Place) -> dict[str, Any]:
     return program if says_chief else program | {"tf_master_name": "master"}
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes a `config.yaml`, with a scale tier if the pools equal one, else with CUSTOM."""
     remarks: list[Remark] = []
     if any(pool.role is Role.REDUCER for pool in topology.pools):

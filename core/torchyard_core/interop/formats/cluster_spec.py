@@ -12,7 +12,7 @@ from typing import Any
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.cluster_addresses import Job, as_pools, pins_with_remarks, read_jobs
 from torchyard_core.interop.document_reader import DocumentReader, Imported, built
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.formats import vertex
 from torchyard_core.interop.formats.cluster_variables import FORMS as FORMS
@@ -81,6 +81,6 @@ def _built(reader: DocumentReader, jobs: dict[str, Job], source: str) -> Topolog
     return built(data, source, reader.line(("cluster",)))
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes the variable of the chief, or of the chosen replica. Raises UsageError for an unknown replica."""
     return written("CLUSTER_SPEC", topology, options)

@@ -9,11 +9,11 @@ import ast
 import json
 
 from torchyard_agent.protocol.messages import Cluster, ReplicaPlan
-from torchyard_agent.protocol.rank_environment import Contract
+from torchyard_agent.protocol.rank_environment import RankEnvironment
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.cluster_addresses import Job, addresses_for
 from torchyard_core.interop.document_reader import DocumentReader
-from torchyard_core.interop.document_writer import Exported, Wishes, chief_replica
+from torchyard_core.interop.document_writer import Exported, ExportOptions, chief_replica
 from torchyard_core.interop.format_detection import strip_assignment
 from torchyard_core.interop.python_literals import script_in
 from torchyard_core.interop.remarks import Remark
@@ -81,7 +81,7 @@ def check_task(reader: DocumentReader, jobs: dict[str, Job], allowed: tuple[str,
     return kind, index
 
 
-def written(variable: str, topology: Topology, options: Wishes) -> Exported:
+def written(variable: str, topology: Topology, options: ExportOptions) -> Exported:
     """Writes the variable of the chief, or of the chosen replica."""
     chosen = options.replica or chief_replica(topology)
     plans = _plans(topology)
@@ -89,7 +89,7 @@ def written(variable: str, topology: Topology, options: Wishes) -> Exported:
     if chosen not in by_name:
         known = ", ".join(list(by_name)[:8])
         raise UsageError(f"there is no replica {chosen}.", code="no_replica", hint=f"There are {known}.")
-    share = Contract(_cluster(topology, len(plans)), plans).share(by_name[chosen])
+    share = RankEnvironment(_cluster(topology, len(plans)), plans).share(by_name[chosen])
     value = share["ranks"][0]["env"].get(variable)
     if value is None:
         why = "a single replica gets none" if len(plans) == 1 else "TensorFlow has no word for a reducer"

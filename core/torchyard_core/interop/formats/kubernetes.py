@@ -10,7 +10,14 @@ import re
 from typing import Any
 
 from torchyard_core.interop.cluster_addresses import PORT
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, file_name, omission_remarks
+from torchyard_core.interop.document_writer import (
+    DEFAULT_OPTIONS,
+    IMAGE,
+    Exported,
+    ExportOptions,
+    file_name,
+    omission_remarks,
+)
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import (
     LIST_FUNCTIONS,
@@ -39,7 +46,7 @@ _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
 """Text that the kubelet would expand as a variable or an escape."""
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes one JobSet, or with form `job` a Service and a Job for each pool."""
     form = options.form or FORMS[0]
     remarks: list[Remark] = []
@@ -69,7 +76,7 @@ def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     return Exported("---\n".join(dump_yaml(document, lines=True) for document in documents), tuple(remarks))
 
 
-def _remarks_on(topology: Topology, name: str, options: Wishes) -> list[Remark]:
+def _remarks_on(topology: Topology, name: str, options: ExportOptions) -> list[Remark]:
     remarks = []
     if not options.image:
         remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))

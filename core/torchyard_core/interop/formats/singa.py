@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported, built, refuse
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, count_of, omission_remarks
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions, count_of, omission_remarks
 from torchyard_core.interop.format_detection import expect, recognise
 from torchyard_core.interop.program_conversion import missing_program
 from torchyard_core.interop.protobuf_text import Block, Entry, parse_proto, whole_number
@@ -171,7 +171,7 @@ class _Cluster:
 # Writing
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes a `cluster` block. Raises UsageError for a topology without trainers."""
     kind = topology.strategy.kind
     remarks: list[Remark] = []

@@ -6,7 +6,7 @@ Source: Slurm's "Heterogeneous Job Support". The script computes addresses, whic
 from __future__ import annotations
 
 from torchyard_core.interop.cluster_addresses import PORT
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, file_name, omission_remarks
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions, file_name, omission_remarks
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import (
     LIST_FUNCTIONS,
@@ -40,7 +40,7 @@ while [[ -n $awaited && $status == 0 ]]; do
 done"""
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes the script, with a node for each replica."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)

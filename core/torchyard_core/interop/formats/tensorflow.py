@@ -23,7 +23,7 @@ from torchyard_core.interop.cluster_addresses import (
     split_address,
 )
 from torchyard_core.interop.document_reader import DocumentReader, Imported, built, refuse
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, omission_remarks
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions, omission_remarks
 from torchyard_core.interop.format_detection import expect, first_braces
 from torchyard_core.interop.program_conversion import missing_program, words
 from torchyard_core.interop.python_literals import script_in
@@ -223,7 +223,7 @@ def _short(start: list[str]) -> set[str]:
 # Writing
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes a command for each task, the dictionary, or a worker's sparse one. Raises UsageError without trainers."""
     form = options.form or FORMS[0]
     remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchyard_core.interop.cluster_addresses import as_pools, pins_with_remarks, read_jobs, refuse_two_chiefs
 from torchyard_core.interop.document_reader import DocumentReader, Imported, built
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.formats.cluster_variables import FORMS as FORMS
 from torchyard_core.interop.formats.cluster_variables import check_task, own_topology, value_of, written
@@ -62,7 +62,7 @@ def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
     return program | ({"tf_master_name": "master"} if says_master else {})
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes the variable of the chief, or of the chosen replica. Raises UsageError for one without TF_CONFIG."""
     exported = written("TF_CONFIG", topology, options)
     if any(pool.role is Role.REDUCER for pool in topology.pools):

@@ -9,7 +9,14 @@ import keyword
 import shlex
 from typing import Any
 
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, file_name, omission_remarks
+from torchyard_core.interop.document_writer import (
+    DEFAULT_OPTIONS,
+    IMAGE,
+    Exported,
+    ExportOptions,
+    file_name,
+    omission_remarks,
+)
 from torchyard_core.interop.program_conversion import words
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import Component, components_of
@@ -19,7 +26,7 @@ RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
 """TorchX replaces the placeholder by a variable's name, and the shell that by its value."""
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes the file. Under launcher torch all trainers are one role."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
@@ -53,7 +60,7 @@ def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     return Exported("\n".join(text) + "\n", tuple(remarks))
 
 
-def _remarks_on(topology: Topology, options: Wishes) -> list[Remark]:
+def _remarks_on(topology: Topology, options: ExportOptions) -> list[Remark]:
     remarks = []
     if not options.image:
         remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))

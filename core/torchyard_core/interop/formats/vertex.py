@@ -18,7 +18,14 @@ from typing import Any
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import DocumentReader, Imported, built, refuse
-from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, count_of, omission_remarks
+from torchyard_core.interop.document_writer import (
+    DEFAULT_OPTIONS,
+    IMAGE,
+    Exported,
+    ExportOptions,
+    count_of,
+    omission_remarks,
+)
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.formats.vertex_flags import are_flags, as_flags, job_of_flags
 from torchyard_core.interop.google_machines import (
@@ -291,7 +298,7 @@ def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
 # Writing
 
 
-def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes a CustomJob's `displayName` and `jobSpec`, or flags. Raises UsageError for both servers and reducers."""
     form = options.form or FORMS[0]
     if count_of(topology, Role.PS) and count_of(topology, Role.REDUCER):
@@ -366,7 +373,7 @@ def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]
 class _Programs:
     """Programs of pools in Vertex AI's terms."""
 
-    def __init__(self, topology: Topology, options: Wishes, remarks: list[Remark]) -> None:
+    def __init__(self, topology: Topology, options: ExportOptions, remarks: list[Remark]) -> None:
         self._program = topology.program
         self._image = options.image or IMAGE
         self._remarks = remarks

@@ -21,7 +21,7 @@ from torchyard_core.formatting import age, bandwidth
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import neighbours
-from torchyard_core.launch.planning import Ground
+from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
@@ -48,7 +48,7 @@ class Measurement:
     """Why a measurement that was due did not take place."""
 
 
-class Bandwidths:
+class BandwidthCache:
     """Measurements of earlier launches in a JSON file. Without a file nothing is cached."""
 
     def __init__(self, file: Path | None):
@@ -75,12 +75,12 @@ class Bandwidths:
             write_atomically(self._file, json.dumps(self._known, indent=1) + "\n", 0o600)
 
 
-def measure(context: Ground, file: Path | None, stop: Event) -> list[Measurement]:
+def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Measurement]:
     """Measurements of all pairs of the run's hosts. Those older than a day are renewed, unless a link is busy.
 
     `stop` ends the measuring after the current round.
     """
-    bandwidths = Bandwidths(file)
+    bandwidths = BandwidthCache(file)
     pairs = neighbours(context.plan.hosts)
     keys = {pair: "|".join(sorted(f"{host}@{context.links[host].ssh_address}" for host in pair)) for pair in pairs}
     known = {pair: bandwidths.of(pair, keys[pair]) for pair in pairs}
@@ -100,7 +100,7 @@ def _old(figure: Measurement, why: str) -> Measurement:
 class _Measuring:
     """Measures pairs in rounds, in which no host takes part twice."""
 
-    def __init__(self, context: Ground, stop: Event):
+    def __init__(self, context: LaunchContext, stop: Event):
         self._context = context
         self._stop = stop
         self._token = secrets.token_hex(16)

@@ -12,8 +12,8 @@ from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.planning import Ground
-from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.planning import LaunchContext
+from torchyard_core.launch.progress import LaunchProgress
 
 ALL_PAIRS_UP_TO = 8
 """Number of hosts up to which all pairs are checked; above it only a ring of pairs."""
@@ -40,7 +40,7 @@ def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(direction for a, b in pairs for direction in ((a, b), (b, a))))
 
 
-def check_ways(context: Ground, prepared: Mapping[str, Prepared], progress: Telling) -> list[Check]:
+def check_ways(context: LaunchContext, prepared: Mapping[str, Prepared], progress: LaunchProgress) -> list[Check]:
     """Tries all connections. Returns no lines for a run on one host.
 
     All listeners are asked to close before this returns.
@@ -73,7 +73,7 @@ def _listen(link: AgentLink, listen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _try_all(
-    token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], progress: Telling
+    token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], progress: LaunchProgress
 ) -> dict[str, list[dict[str, Any]]]:
     """The targets that could not be reached, by source host."""
     targets_of: dict[str, list[dict[str, Any]]] = {host: [] for host in links}

@@ -10,8 +10,8 @@ from typing import Any
 
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.preflight_checks import Clock, check_clocks, check_conditions, check_start_clock
-from torchyard_core.launch.planning import Ground
-from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.planning import LaunchContext
+from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Launcher
 
 ANSWERS_WITHIN_S = 30.0
@@ -21,7 +21,7 @@ ANSWERS_WITHIN_S = 30.0
 class PreflightClient:
     """Sends the requests when it is created, and turns the answers into lines of the checklist."""
 
-    def __init__(self, context: Ground, *, with_gpus: bool = True):
+    def __init__(self, context: LaunchContext, *, with_gpus: bool = True):
         self._context = context
         self._sent: dict[str, float] = {}
         self._received: dict[str, float] = {}
@@ -36,7 +36,7 @@ class PreflightClient:
     def _note_time(self, host: str, answer: Future[Any]) -> None:
         self._received[host] = time.time()
 
-    def checks(self, launcher: Launcher, progress: Telling, *, scheduled: bool = False) -> list[Check]:
+    def checks(self, launcher: Launcher, progress: LaunchProgress, *, scheduled: bool = False) -> list[Check]:
         """Waits for all answers and returns the lines of the checklist. Raises Cancelled or HostError.
 
         A `scheduled` run starts by the primary's clock, which is then checked too.

@@ -27,7 +27,7 @@ PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
-class LeftBehind:
+class UnsavedWork:
     """Unsaved work of a program that has crashed."""
 
     token: str
@@ -80,12 +80,12 @@ class Recovery:
             os.close(self._lock)
             self._lock = None
 
-    def left_behind(self) -> list[LeftBehind]:
+    def left_behind(self) -> list[UnsavedWork]:
         """Snapshots whose writers have ended, the latest first."""
         found = [work for token in self._tokens() if self._is_orphan(token) and (work := self._read(token))]
         return sorted(found, key=lambda work: work.written_at, reverse=True)
 
-    def discard(self, work: LeftBehind) -> None:
+    def discard(self, work: UnsavedWork) -> None:
         """Removes a snapshot that was restored or declined."""
         self._snapshot(work.token).unlink(missing_ok=True)
         self._lock_file(work.token).unlink(missing_ok=True)
@@ -108,13 +108,13 @@ class Recovery:
         finally:
             os.close(lock)
 
-    def _read(self, token: str) -> LeftBehind | None:
+    def _read(self, token: str) -> UnsavedWork | None:
         try:
             with self._snapshot(token).open("rb") as file:
                 record = json.loads(file.read(MAX_BYTES))
             path = record["path"]
             written_at = datetime.fromisoformat(record["written_at"])
-            return LeftBehind(token, Path(path) if path else None, str(record["text"]), written_at)
+            return UnsavedWork(token, Path(path) if path else None, str(record["text"]), written_at)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 

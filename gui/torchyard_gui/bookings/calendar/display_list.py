@@ -15,7 +15,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageBuilder, blocks_of_one, steps, strip_of
 from torchyard_gui.bookings.calendar.lanes import LANE, Lanes, lanes_of, short_model
 from torchyard_gui.bookings.filters import Filter
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 
 Strip = tuple[tuple[float, float, float], ...]
 
@@ -54,7 +54,7 @@ _start_and_id = attrgetter("start", "booking.id")
 
 
 def picture_of(
-    seen: Seen,
+    seen: CalendarState,
     now: datetime,
     folded: frozenset[str],
     chosen: Filter,
@@ -87,7 +87,7 @@ class DisplayListBuilder:
 
     def of(
         self,
-        seen: Seen,
+        seen: CalendarState,
         now: datetime,
         folded: frozenset[str],
         chosen: Filter,
@@ -220,7 +220,7 @@ def mark_of(state: str) -> str:
     return {"ready": "ok", "degraded": "warning", "unknown": "unknown"}.get(state, "failed")
 
 
-def _notes(seen: Seen, now: datetime) -> dict[str, str]:
+def _notes(seen: CalendarState, now: datetime) -> dict[str, str]:
     notes = {}
     for evidence in seen.idle:
         booking = next((one for one in seen.bookings if one.id == evidence.booking_id), None)

@@ -12,7 +12,7 @@ from torchyard_core.booking.model import Draft, Slot
 from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.time_parser import end_moment, moment, zone_of
 from torchyard_core.formatting import wall_clock
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def format_time(when: datetime, zone: str) -> str:
     return wall_clock(when, zone, "%Y-%m-%d %H:%M:%S" if local.second else "%Y-%m-%d %H:%M")
 
 
-def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: Seen) -> str:
+def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: CalendarState) -> str:
     """Returns `torchyard book gpu-a:0-1 --from … --to … --zone … --title …`, quoted for a shell."""
     names = name_slots(gpus, seen.slots).replace(", ", ",")
     times = ["--from", format_time(start, seen.zone), "--to", format_time(end, seen.zone), "--zone", seen.zone]

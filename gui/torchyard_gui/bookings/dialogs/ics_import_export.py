@@ -33,7 +33,7 @@ from torchyard_gui.widgets import FormRow, label
 from torchyard_gui.widgets.dialogs import DialogButtons
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.store import BookingStore, Previewed
+    from torchyard_core.booking.store import BookingStore, ImportVerdict
 
 AHEAD = timedelta(days=365)
 FILTER = "iCalendar (*.ics)"
@@ -86,7 +86,7 @@ class ImportDialog(QDialog):
         super().__init__(parent)
         self.model = model
         self.path = path
-        self.previewed: tuple[Previewed, ...] = ()
+        self.previewed: tuple[ImportVerdict, ...] = ()
         self.setWindowTitle(self.tr("Import {name}").format(name=path.name))
         self.resize(720, 440)
         self.gpus = QLineEdit()
@@ -125,7 +125,7 @@ class ImportDialog(QDialog):
             self.row.set_problem(labels.said(refused))
             return
 
-        def look(store: BookingStore) -> tuple[tuple[Previewed, ...], tuple[str, ...]]:
+        def look(store: BookingStore) -> tuple[tuple[ImportVerdict, ...], tuple[str, ...]]:
             from torchyard_core.booking.ics import read_ics
 
             try:
@@ -159,7 +159,7 @@ class ImportDialog(QDialog):
         else:
             super().accept()
 
-    def _show(self, found: tuple[tuple[Previewed, ...], Sequence[str]]) -> None:
+    def _show(self, found: tuple[tuple[ImportVerdict, ...], Sequence[str]]) -> None:
         self.previewed, remarks = found
         seen, now = self.model.seen, self.model.now
         texts = {

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QGraphicsItem
 from torchyard_gui.canvas import labels
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.routes import Hop, arrow_at
-from torchyard_gui.canvas.edges.traffic import Lines, Wiring, lay
+from torchyard_gui.canvas.edges.traffic import HostTraffic, Lines, lay
 from torchyard_gui.canvas.racks.layout import Grid
 
 
@@ -20,7 +20,7 @@ class EdgeLayer:
         self._layer = layer
         self._edges: list[EdgeItem] = []
         self._trunk: TrunkItem | None = None
-        self._laid: tuple[Grid, Wiring, Lines] = (Grid(1), Wiring(), Lines())
+        self._laid: tuple[Grid, HostTraffic, Lines] = (Grid(1), HostTraffic(), Lines())
         """The last routes with their input; most edits move no rack."""
 
     @property
@@ -28,7 +28,7 @@ class EdgeLayer:
         """All items of the layer."""
         return [*self._edges, *([self._trunk] if self._trunk is not None else [])]
 
-    def lay(self, grid: Grid, wiring: Wiring) -> None:
+    def lay(self, grid: Grid, wiring: HostTraffic) -> None:
         """Routes edges and trunk for a grid; existing items are reused."""
         if (grid, wiring) != self._laid[:2]:
             self._laid = grid, wiring, lay(grid, wiring)
@@ -56,7 +56,7 @@ class EdgeLayer:
     def set_visible(self, visible: bool) -> None:
         self._layer.setVisible(visible)
 
-    def _lay_trunk(self, wiring: Wiring, lines: Lines) -> None:
+    def _lay_trunk(self, wiring: HostTraffic, lines: Lines) -> None:
         if lines.trunk is None:
             if self._trunk is not None:
                 self._remove(self._trunk)

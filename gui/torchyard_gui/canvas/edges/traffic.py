@@ -29,7 +29,7 @@ CHECKPOINTS = HopLook(dashed=True, thin=True, ports=("", ""))
 
 
 @dataclass(frozen=True)
-class Wiring:
+class HostTraffic:
     """Input of the routing. Equal traffic on equal grids has equal routes."""
 
     ring: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Lines:
     trunk: Trunk | None = None
 
 
-def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) -> Wiring:
+def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) -> HostTraffic:
     """Maps the traffic between replicas to hosts. `host_of` has the placed replicas."""
 
     def hosts(names: Iterable[str]) -> frozenset[str]:
@@ -62,7 +62,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
     targets = hosts(name for bundle in serve for name in bundle.targets)
     trunk = sources | targets
     count = sum(bundle.count for bundle in serve)
-    return Wiring(
+    return HostTraffic(
         ring=hosts(name for bundle in traffic.of(Pattern.RING) for name in bundle.sources),
         # A single host on a trunk only exchanges with itself.
         trunk=tuple((host, _port(host, sources, targets, traffic)) for host in sorted(trunk) if len(trunk) > 1),
@@ -74,7 +74,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
     )
 
 
-def lay(grid: Grid, wiring: Wiring) -> Lines:
+def lay(grid: Grid, wiring: HostTraffic) -> Lines:
     """Routes the traffic on a grid; checkpoints last, so that they avoid the exchange."""
     gutters = Gutters(grid)
     hops: list[Hop] = list(loop(grid, wiring.ring, gutters, RING))

@@ -7,7 +7,7 @@ from pathlib import Path
 from PySide6.QtCore import QCoreApplication, QObject, QTimer, Signal
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.topology.document.crash_recovery import LeftBehind, Recovery
+from torchyard_core.topology.document.crash_recovery import Recovery, UnsavedWork
 from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.file_actions import FileActions
@@ -59,11 +59,11 @@ class Autosave(QObject):
         if self._recovery is not None:
             self._recovery.clear()
 
-    def left_behind(self) -> list[LeftBehind]:
+    def left_behind(self) -> list[UnsavedWork]:
         """Returns the unsaved work of ended programs, the latest first."""
         return self._recovery.left_behind() if self._recovery is not None else []
 
-    def discard(self, work: LeftBehind) -> None:
+    def discard(self, work: UnsavedWork) -> None:
         if self._recovery is not None:
             self._recovery.discard(work)
 
@@ -97,7 +97,7 @@ def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue,
     )
 
 
-def _restore(work: LeftBehind, files: FileActions, editor: Editor) -> None:
+def _restore(work: UnsavedWork, files: FileActions, editor: Editor) -> None:
     """Opens the file of the work and applies the work as an edit."""
     value, _ = topology_in(work.text, work.path)
     if value is None:

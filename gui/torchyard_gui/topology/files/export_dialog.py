@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import TorchyardError
-from torchyard_core.interop.document_writer import IMAGE, Exported, Wishes, file_name
+from torchyard_core.interop.document_writer import IMAGE, Exported, ExportOptions, file_name
 from torchyard_core.interop.format_registry import FORMATS, write_foreign
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.replicas import replicas_of
@@ -122,12 +122,12 @@ class ExportDialog(QDialog):
         return list(FORMATS)[max(0, self.format.currentIndex())]
 
     @property
-    def wishes(self) -> Wishes:
+    def wishes(self) -> ExportOptions:
         one = FORMATS[self.name]
         form = one.forms[max(0, self.form.currentIndex())] if one.forms else None
         image = self.image.text().strip() or None
         replica = self._replicas[max(0, self.replica.currentIndex())]
-        return Wishes(form, image if one.takes_image else None, replica if self._is_one_replicas(form) else None)
+        return ExportOptions(form, image if one.takes_image else None, replica if self._is_one_replicas(form) else None)
 
     def _is_one_replicas(self, form: str | None) -> bool:
         one = FORMATS[self.name]

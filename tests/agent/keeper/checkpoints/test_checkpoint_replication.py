@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.agent.keeper.checkpoints.sample_checkpoints import folder_of, same, save, there
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Host, Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica, shell
 from tests.agent.keeper.link.test_gang_link import Relay
 from tests.waiting import eventually
 from torchyard_agent.keeper.checkpoints import checkpoint_folders
@@ -35,7 +35,7 @@ def carried(host: Host) -> list[tuple[str, str]]:
 
 
 def test_each_is_carried_to_the_evaluator_and_the_peer_and_the_newest_two_stay(play: Play) -> None:
-    async def scene(yard: Yard) -> None:
+    async def scene(yard: KeeperCluster) -> None:
         chief, peer, scorer, idle = await yard.add("gpu-a", "gpu-b", "gpu-c", "gpu-d")
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
         others = [replica("evaluator-0", "gpu-c", UNTIL_GO), replica("ps-0", "gpu-d", UNTIL_GO)]
@@ -59,7 +59,7 @@ def test_each_is_carried_to_the_evaluator_and_the_peer_and_the_newest_two_stay(p
 
 
 def test_one_that_is_not_complete_is_left_alone_and_nothing_is_carried_where_it_is_not_asked_for(play: Play) -> None:
-    async def scene(yard: Yard) -> None:
+    async def scene(yard: KeeperCluster) -> None:
         chief, peer = await yard.add("gpu-a", "gpu-b")
         await yard.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO), carry=True)
         await eventually(lambda: "running" in chief.states())
@@ -78,7 +78,7 @@ def test_one_that_is_not_complete_is_left_alone_and_nothing_is_carried_where_it_
 
 
 def test_where_the_hosts_share_a_folder_nothing_is_carried(play: Play) -> None:
-    async def scene(yard: Yard) -> None:
+    async def scene(yard: KeeperCluster) -> None:
         chief, peer = await yard.add("gpu-a", "gpu-b")
         await yard.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO))
         await eventually(lambda: "running" in chief.states())
@@ -92,7 +92,7 @@ def test_where_the_hosts_share_a_folder_nothing_is_carried(play: Play) -> None:
 
 
 def test_a_chief_without_a_copy_is_brought_the_newest_before_it_starts(play: Play) -> None:
-    async def scene(yard: Yard) -> None:
+    async def scene(yard: KeeperCluster) -> None:
         chief, peer = await yard.add("gpu-a", "gpu-b")
         name = save(checkpoints(peer), 7, 300_000)
         look = shell("ls $OUTPUTS/checkpoints > seen; while [ ! -e go ]; do sleep 0.02; done")
@@ -111,7 +111,7 @@ def test_a_chief_without_a_copy_is_brought_the_newest_before_it_starts(play: Pla
 
 
 def test_a_chief_that_starts_again_without_its_copies_is_brought_the_newest_first(play: Play) -> None:
-    async def scene(yard: Yard) -> None:
+    async def scene(yard: KeeperCluster) -> None:
         chief, peer = await yard.add("gpu-a", "gpu-b")
         fails = shell(
             "ls $OUTPUTS/checkpoints > seen.$TORCHELASTIC_RESTART_COUNT;"
@@ -150,7 +150,7 @@ class Bottleneck(Relay):
 
 
 def test_a_run_can_be_stopped_while_its_chief_waits_for_a_checkpoint(play: Play) -> None:
-    async def scene(yard: Yard) -> None:
+    async def scene(yard: KeeperCluster) -> None:
         chief, peer = await yard.add("gpu-a", "gpu-b")
         save(checkpoints(peer), 7)
         bottleneck = Bottleneck(chief.prepared["address"], chief.prepared["gang_port"])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent.keeper.conftest import Play as PlayKeepers
 from tests.agent.keeper.decisions.test_state_machine import BAD, PEER, Play, of
-from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.keeper.decisions import instructions, state_machine
 from torchyard_agent.keeper.decisions.events import (
@@ -338,7 +338,7 @@ def counted(then: str) -> list[str]:
 
 
 def test_a_gang_that_fails_is_started_again_on_all_hosts(play: PlayKeepers) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         await yard.begin(
             replica("chief-0", "gpu-a", counted("test $n = 3 || sleep 1000")),
@@ -358,7 +358,7 @@ def test_a_gang_that_fails_is_started_again_on_all_hosts(play: PlayKeepers) -> N
 
 
 def test_what_a_failed_generation_left_is_gone_before_the_next_and_others_are_spared(play: PlayKeepers) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         orphan = "(trap '' TERM; exec setsid sh -c 'echo $$ >orphan; exec sleep 1000') & "
         wait_for_it = "while ! test -s orphan; do sleep 0.05; done; exit 1; "
@@ -381,7 +381,7 @@ def test_what_a_failed_generation_left_is_gone_before_the_next_and_others_are_sp
 
 
 def test_a_member_that_was_cut_off_ends_its_ranks_and_takes_part_again(play: PlayKeepers) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience=LOSING)
         await yard.begin(
             replica("chief-0", "gpu-a", counted("exec sleep 1000")),
@@ -403,7 +403,7 @@ def test_a_member_that_was_cut_off_ends_its_ranks_and_takes_part_again(play: Pla
 
 
 def test_a_gang_goes_on_without_a_host_that_is_not_needed(play: PlayKeepers) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience=LOSING)
         argv = shell("echo {rank} of {world_size}; test {world_size} = 1 || exec sleep 1000")
         await yard.begin(
@@ -425,7 +425,7 @@ def test_a_gang_goes_on_without_a_host_that_is_not_needed(play: PlayKeepers) -> 
 
 
 def test_the_notification_says_what_has_become_of_the_run(play: PlayKeepers) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience=LOSING)
         await yard.begin(
             replica("chief-0", "gpu-a", FOREVER),
@@ -447,7 +447,7 @@ def test_the_notification_says_what_has_become_of_the_run(play: PlayKeepers) -> 
 
 
 def test_a_notification_that_fails_or_hangs_holds_nothing_up(play: PlayKeepers) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("true")), notify="echo no mail here; exit 3")
         assert (await yard.end())["state"] == "succeeded"

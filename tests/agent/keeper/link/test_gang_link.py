@@ -7,7 +7,7 @@ import os
 import socket
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import SECRET, Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import SECRET, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol import authenticated_transport
 
@@ -63,7 +63,7 @@ class Relay:
 
 
 def test_strangers_garbage_and_wrong_secrets_disturb_nothing(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
         await yard.begin(*replicas, joining=False)
@@ -91,7 +91,7 @@ def test_strangers_garbage_and_wrong_secrets_disturb_nothing(play: Play) -> None
 
 
 def test_a_replayed_conversation_is_turned_away(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         relay = Relay(a.member["address"], a.member["gang_port"])
         await relay.open()
@@ -114,7 +114,7 @@ def test_a_replayed_conversation_is_turned_away(play: Play) -> None:
 
 
 def test_a_cut_cable_loses_no_word_where_it_is_mended_within_the_lease(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 6})
         relay = Relay(a.member["address"], a.member["gang_port"])
         await relay.open()
@@ -136,7 +136,7 @@ def test_a_cut_cable_loses_no_word_where_it_is_mended_within_the_lease(play: Pla
 
 
 def test_a_member_that_cannot_be_reached_is_named_with_the_port(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience={"join_within_s": 1.0})
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
         with socket.create_server(("127.0.0.1", 0)) as blackhole:
@@ -153,7 +153,7 @@ def test_a_member_that_cannot_be_reached_is_named_with_the_port(play: Play) -> N
 
 
 def test_the_secret_is_written_nowhere(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("env")))
         await yard.end()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import SECRET, Yard, python, replica, shell
+from tests.agent.keeper.keeper_cluster import SECRET, KeeperCluster, python, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.keeper.link.join_store import MOST_KEYS, JoinStore, Refused
 
@@ -24,7 +24,7 @@ store = JoinStore.of(environment)
 
 
 def test_ranks_of_one_host_meet_in_the_store_of_their_keeper(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(
             replica("worker-0", "gpu-a", python(ENTER + "print(store.get('place', 20).decode(), environment.store)")),
@@ -38,7 +38,7 @@ def test_ranks_of_one_host_meet_in_the_store_of_their_keeper(play: Play) -> None
 
 
 def test_ranks_of_several_hosts_meet_at_the_primary_s_address_on_the_data_network(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         meet = "me, other = sys.argv[1:]; store.set(me, me.encode()); print(store.get(other, 20).decode())"
         await yard.begin(
@@ -53,7 +53,7 @@ def test_ranks_of_several_hosts_meet_at_the_primary_s_address_on_the_data_networ
 
 
 def test_the_store_outlives_the_generations_of_a_gang(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         work = "print(store.add('begun', 1), environment.generation, flush=True); sys.exit(environment.generation < 2)"
         await yard.begin(replica("worker-0", "gpu-a", python(ENTER + work)), options=SERVED, max_restarts=2)
@@ -64,7 +64,7 @@ def test_the_store_outlives_the_generations_of_a_gang(play: Play) -> None:
 
 
 def test_the_key_is_in_the_ranks_environment_and_nowhere_on_disk(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         hosts = await yard.add("gpu-a", "gpu-b")
         await yard.begin(
             replica("chief-0", "gpu-a", shell(f'test "$TORCHYARD_KEY" = {KEY[:32]}{KEY[32:]} && echo right')),
@@ -97,7 +97,7 @@ time.sleep(60)
 
 
 def test_ranks_of_a_failed_gang_learn_from_the_store_that_it_has_failed(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(
             replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.05; done; exit 1")),
@@ -113,7 +113,7 @@ def test_ranks_of_a_failed_gang_learn_from_the_store_that_it_has_failed(play: Pl
 
 
 def test_without_a_strategy_there_is_no_store_and_no_key(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(
             replica("worker-0", "gpu-a", shell('echo "[$TORCHYARD_STORE$TORCHYARD_KEY]"')), options={"kind": "none"}

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import CLUSTER, SECRET, Host, Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import CLUSTER, SECRET, Host, KeeperCluster, replica, shell
 from tests.agent.keeper.link.test_gang_link import Relay
 from tests.waiting import eventually
 from torchyard_agent.keeper.assignments import Assignments
 from torchyard_agent.keeper.link import gang_link, messages
-from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Line, Message, Stream
+from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, MessageChannel, Stream
 
 KEY = bytes.fromhex(SECRET)
 FOREVER = shell("exec sleep 1000")
@@ -42,7 +42,7 @@ class OneWay(Relay):
 
 
 def test_a_member_that_alone_thinks_it_was_cut_off_is_started_again(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience=LOSING)
         relay = OneWay(a.member["address"], a.member["gang_port"])
         await relay.open()
@@ -147,7 +147,7 @@ def generation(start: Message) -> int:
 
 
 def test_what_a_lost_host_did_not_hear_of_a_start_is_never_said_to_it_again(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, _ = await yard.add("gpu-a", "gpu-b", patience=PATIENT)
         fails = "while ! test -e fail; do sleep 0.02; done; rm fail; exit 1"
         replicas = [replica("chief-0", "gpu-a", shell(fails)), replica("worker-0", "gpu-b", FOREVER)]
@@ -185,7 +185,7 @@ def test_what_a_lost_host_did_not_hear_of_a_start_is_never_said_to_it_again(play
 
 
 def test_a_start_that_was_held_back_is_not_for_a_host_that_was_lost_meanwhile(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, *_ = await yard.add("gpu-a", "gpu-b", "gpu-c", patience=PATIENT)
         shares = [replica(name, host, FOREVER) for name, host in (("chief-0", "gpu-a"), ("worker-0", "gpu-c"))]
         await yard.begin(*shares, replica("evaluator-0", "gpu-b", FOREVER), joining=False, carry=True, max_restarts=1)
@@ -218,7 +218,7 @@ class PosedPrimary:
 
     def __init__(self) -> None:
         self.heard: list[Message] = []
-        self.line = Line(self.heard.append)
+        self.line = MessageChannel(self.heard.append)
         self.beats = True
         self._calls: asyncio.Queue[tuple[Stream, Message]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
@@ -262,7 +262,7 @@ def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: 
     """Slow: its ranks take 1.5 s to end, and the lease runs out once meanwhile and once before."""
     taken = f"GPU-{os.urandom(8).hex()}"
 
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (b,) = await yard.add("gpu-b", later=True, gpus=[taken], patience=LOSING)
         loop, lease_s = asyncio.get_running_loop(), LOSING["lease_s"]
         stubborn = shell("trap '' TERM; echo up; while :; do sleep 0.1; done")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.keeper.processes import cgroup
 
@@ -18,7 +18,7 @@ needs_cgroup = pytest.mark.skipif(
 cgroup.end_leftovers("probe", "probe")
 
 
-def groups_of(yard: Yard) -> list[Path]:
+def groups_of(yard: KeeperCluster) -> list[Path]:
     own = cgroup._own_group()
     assert own is not None
     return list(Path(own).glob(f"{cgroup.PREFIX}{yard.run_id}-*"))
@@ -26,7 +26,7 @@ def groups_of(yard: Yard) -> list[Path]:
 
 @needs_cgroup
 def test_an_orphan_without_session_and_environment_is_still_its_replicas(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         hidden = "(trap '' TERM; exec setsid env -i /bin/sh -c 'echo $$ >orphan; exec sleep 1000') & "
         first = f"{hidden} while ! test -s orphan; do sleep 0.05; done; exit 1"
@@ -46,7 +46,7 @@ def test_an_orphan_without_session_and_environment_is_still_its_replicas(play: P
 
 @needs_cgroup
 def test_what_forks_without_end_is_ended(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         # Each generation ends at once and leaves a child in a session of its own: no look ever finds them all.
         chain = 'trap \'\' TERM; (setsid /bin/sh -c "$0" "$0") & exit 0'
@@ -64,7 +64,7 @@ def test_what_forks_without_end_is_ended(play: Play) -> None:
 def test_a_killed_keeper_leaves_no_group_behind(tmp_path: Path, play: Play) -> None:
     from torchyard_agent.keeper.processes import orphans
 
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         stray = "setsid env -i /bin/sh -c 'echo $$ >stray; exec sleep 1000' & exec sleep 1000"
         await yard.begin(replica("worker-0", "gpu-a", shell(stray)))

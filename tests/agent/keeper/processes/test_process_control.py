@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.keeper.processes import orphans, process_control
 
@@ -32,7 +32,7 @@ def test_a_tree_is_walked_to_its_leaves(monkeypatch: pytest.MonkeyPatch, kernel:
 
 
 def test_what_a_killed_keepers_ranks_left_is_found_and_ended(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("setsid sleep 1000 & exec sleep 1000")))
         await eventually(lambda: len(orphans.find(str(a.run_dir))) == 2)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Host, Yard, replica
+from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica
 from tests.waiting import eventually
 from torchyard_agent.keeper.processes import process_control
 from torchyard_agent.keeper.processes.rank_process import ARCHIVE
@@ -74,7 +74,7 @@ def words(host: Host, replica: str = "worker-0") -> list[list[str]]:
 
 
 def test_a_run_begins_in_the_interpreter_that_was_started_before_it_was_prepared(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", warm=wanted)
         pid = await waiting(a)
         await a.prepare()
@@ -90,7 +90,7 @@ def test_a_run_begins_in_the_interpreter_that_was_started_before_it_was_prepared
 
 
 def test_another_command_line_than_planned_is_the_one_that_runs(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", warm=wanted)
         pid = await waiting(a)
         await a.prepare()
@@ -104,7 +104,7 @@ def test_another_command_line_than_planned_is_the_one_that_runs(play: Play) -> N
 
 @pytest.mark.parametrize("how", ["abort", "stop", "no start comes", "keeper killed", "daemon gone", "refused"])
 def test_a_launch_that_is_called_off_leaves_no_interpreter(play: Play, how: str) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         (a,) = await yard.add("gpu-a", warm=wanted, patience={"launch_lease_s": 3.0} if how == "no start comes" else {})
         await waiting(a)
         if how == "abort":
@@ -148,7 +148,7 @@ def spare_of(host: Host) -> int:
     return pid
 
 
-async def begin(yard: Yard, source: str, **options: Any) -> Host:
+async def begin(yard: KeeperCluster, source: str, **options: Any) -> Host:
     (a,) = await yard.add("gpu-a", patience=SPARES)
     write(a, source)
     await yard.begin(replica("worker-0", "gpu-a", python("script.py")), spare_imports=[IMPORTED], **options)
@@ -159,7 +159,7 @@ async def begin(yard: Yard, source: str, **options: Any) -> Host:
 def test_a_restart_takes_over_the_spare_that_waits(play: Play) -> None:
     """What its predecessor left behind is ended meanwhile, and the spare is not."""
 
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a = await begin(yard, FAILS_ONCE, max_restarts=1)
         await spares_wait(a)
         spare = spare_of(a)
@@ -172,7 +172,7 @@ def test_a_restart_takes_over_the_spare_that_waits(play: Play) -> None:
 
 
 def test_a_spare_that_was_killed_leaves_the_restart_to_a_new_interpreter(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a = await begin(yard, FAILS_ONCE, max_restarts=1)
         await spares_wait(a)
         os.kill(spare_of(a), signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_a_spare_that_was_killed_leaves_the_restart_to_a_new_interpreter(play: P
 
 
 def test_ranks_that_will_not_start_again_have_no_spare(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a = await begin(yard, TELLS + "import time; time.sleep(600)", max_restarts=0)
         await spares_wait(a)
         assert len(process_control.descendants(a.process.pid)) == 1
@@ -196,7 +196,7 @@ def test_ranks_that_will_not_start_again_have_no_spare(play: Play) -> None:
 
 
 def test_spares_end_with_their_run(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a = await begin(yard, TELLS + "import time; time.sleep(600)", max_restarts=1)
         await spares_wait(a)
         assert spare_of(a)
@@ -207,7 +207,7 @@ def test_spares_end_with_their_run(play: Play) -> None:
 
 
 def test_spares_die_with_their_keeper(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a = await begin(yard, TELLS + "import time; time.sleep(600)", max_restarts=1)
         await spares_wait(a)
         spare = spare_of(a)
@@ -220,7 +220,7 @@ def test_spares_die_with_their_keeper(play: Play) -> None:
 
 
 def test_each_rank_of_several_replicas_has_its_own_spare(play: Play) -> None:
-    async def story(yard: Yard) -> None:
+    async def story(yard: KeeperCluster) -> None:
         a, b = await yard.add("gpu-a", "gpu-b", patience=SPARES)
         for host in (a, b):
             write(host, FAILS_ONCE)

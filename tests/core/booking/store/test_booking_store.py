@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
-from torchyard_core.booking.errors import NoRights, Refused
+from torchyard_core.booking.errors import PermissionDenied, Refused
 from torchyard_core.booking.model import IdleEvidence, Login, Slot, State, Use
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.conflict import Clash
@@ -421,9 +421,9 @@ def test_another_persons_booking_is_not_ours_to_change(database_team):
     ):
         with pytest.raises(Refused, match="only kim or an admin can change it"):
             change()
-    with pytest.raises(NoRights, match="only an admin can book for kim"):
+    with pytest.raises(PermissionDenied, match="only an admin can book for kim"):
         lee.book(draft("a1", 1, 2, owner="kim"))
-    with pytest.raises(NoRights, match="only an admin can change the rules"):
+    with pytest.raises(PermissionDenied, match="only an admin can change the rules"):
         lee.set_rules(Rules())
     assert team.open("ada").cancel(made.id).state is State.CANCELLED
 
@@ -461,7 +461,7 @@ def test_all_bookings_move_to_the_team_and_back_without_loss(database_team, tmp_
         assert [one.wish for one in again.waiting()] == [one.wish for one in private.waiting()]
         assert again.slots() == private.slots()
         assert len(again.uses(NOW, NOW + HOUR)) == 1
-        with pytest.raises(NoRights):
+        with pytest.raises(PermissionDenied):
             move_all(private, team.open("kim"))
         other = open_store(f"sqlite:///{tmp_path / 'other.sqlite3'}", "lee", clock=Clock())
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.booking.teams import Team, draft
 from tests.waiting import wait_until
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch
 
@@ -102,7 +102,9 @@ def test_a_role_without_free_connections_is_answered_with_a_sentence(database_te
     with server.connect("owner", "postgres") as owner:
         owner.execute("ALTER ROLE lee CONNECTION LIMIT 0")
     try:
-        with pytest.raises(StoreAway, match="has no connection left: as many programs use the server as it lets in"):
+        with pytest.raises(
+            StoreUnavailable, match="has no connection left: as many programs use the server as it lets in"
+        ):
             open_store(server.url("lee", database_team.place), "lee")
     finally:
         with server.connect("owner", "postgres") as owner:
@@ -114,6 +116,6 @@ def test_a_server_without_free_connections_is_answered_with_a_sentence(database_
         for _ in range(200):
             database_team.open("kim")
 
-    with pytest.raises(StoreAway, match="has no connection left") as refused:
+    with pytest.raises(StoreUnavailable, match="has no connection left") as refused:
         open_many()
     assert "max_connections" in refused.value.hint

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 
 from tests.core.booking.cluster import RAW_NOW, Cluster, bindir
 from tests.core.booking.teams import NOW, SLOTS, Team, draft
-from torchyard_core.booking.errors import NoRights, Refused
+from torchyard_core.booking.errors import PermissionDenied, Refused
 from torchyard_core.booking.model import IdleEvidence, Use
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Wish
@@ -366,7 +366,7 @@ def test_an_admin_of_another_team_in_the_cluster_is_nobody_here(filled: Team) ->
         assert "syntax error" not in said
         with server.connect("zoe", database) as zoe:
             assert zoe.execute("SELECT count(*) FROM bookings").fetchone() == (0,)
-        with pytest.raises(NoRights, match="your role `zoe` is no member of the team"):
+        with pytest.raises(PermissionDenied, match="your role `zoe` is no member of the team"):
             open_store(server.url("zoe", database), "zoe")
         there = [open_store(server.url(person, "others"), person) for person in ("zoe", "ada")]
         assert [one.is_admin for one in there] == [True, False]

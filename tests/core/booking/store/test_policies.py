@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.core.booking.teams import NOW, draft
-from torchyard_core.booking.errors import BadUrl, NoRights, Refused, StoreAway, StoreTooNew
+from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreTooNew, StoreUnavailable
 from torchyard_core.booking.store import open_store, setup_team
 
 HOUR = timedelta(hours=1)
@@ -102,7 +102,7 @@ def test_a_role_that_is_no_member_is_told_so(postgres, database_team):
         owner.execute("DROP ROLE IF EXISTS stranger")
         owner.execute("CREATE ROLE stranger LOGIN")
     try:
-        with pytest.raises(NoRights) as refused:
+        with pytest.raises(PermissionDenied) as refused:
             database_team.open("stranger")
         assert "your role `stranger` is no member of the team" in refused.value.message
         assert "setup-team" in refused.value.hint
@@ -155,7 +155,7 @@ def test_a_name_that_cannot_be_a_member_is_refused(postgres, database_team, name
 
 
 def test_who_may_not_make_roles_cannot_set_up_a_team(database_team):
-    with pytest.raises(NoRights):
+    with pytest.raises(PermissionDenied):
         setup_team(database_team.url("kim"), ["somebody"])
 
 
@@ -173,7 +173,7 @@ def test_a_password_comes_from_the_keyring_where_libpq_finds_none(postgres, data
 
     monkeypatch.setattr(keyring, "get_password", kept)
     url = postgres.tcp_url("kim", database_team.place)
-    with pytest.raises(StoreAway) as refused:
+    with pytest.raises(StoreUnavailable) as refused:
         open_store(url, "kim")
     entry = f"kim@127.0.0.1:{postgres.port}/{database_team.place}"
     assert f"keyring set torchyard-bookings {entry}" in refused.value.hint
@@ -189,7 +189,7 @@ def test_a_password_comes_from_the_keyring_where_libpq_finds_none(postgres, data
 
 def test_a_tls_mode_is_honoured(postgres, database_team, monkeypatch):
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
-    with pytest.raises(StoreAway, match="server does not support SSL"):
+    with pytest.raises(StoreUnavailable, match="server does not support SSL"):
         open_store(postgres.tcp_url("kim", database_team.place) + "?sslmode=require", "kim")
 
 

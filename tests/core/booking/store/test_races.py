@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import insert
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft, open_at
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store import BookingStore, tables
@@ -130,7 +130,7 @@ def test_a_file_that_another_program_holds_is_busy_and_says_so(tmp_path, monkeyp
         one.remember_slots(SLOTS)
         with (
             transaction(one.session.engine, writes=True),
-            pytest.raises(StoreAway, match="another program writes to it"),
+            pytest.raises(StoreUnavailable, match="another program writes to it"),
         ):
             other.book(draft("a0", 1, 1))
         assert other.book(draft("a0", 1, 1)).owner == "lee"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.booking.cluster import Cluster, NoPostgres, bindir, cluster
-from torchyard_core.booking.errors import BadUrl, StoreAway
+from torchyard_core.booking.errors import BadUrl, StoreUnavailable
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.store.tables import HEAD
 
@@ -95,7 +95,7 @@ def test_the_documented_commands_set_up_and_keep_a_teams_database(
     tls = f"?sslmode=verify-full&sslrootcert={tmp_path / 'server.crt'}"
     named = server.tcp_url("kim", "gpus").replace("127.0.0.1", "db.example.org") + f"{tls}&hostaddr=127.0.0.1"
     open_store(named, "kim").close()
-    with pytest.raises(StoreAway, match="does not match host name"):
+    with pytest.raises(StoreUnavailable, match="does not match host name"):
         opened(server, "kim", tls)
 
     with server.connect("owner", "gpus") as owner, owner.transaction():
@@ -128,7 +128,7 @@ def test_the_documented_commands_set_up_and_keep_a_teams_database(
 
     run(server, tmp_path, documented.pop("Removing a member"))
     monkeypatch.setenv("PGPASSWORD", passwords["lee"])
-    with pytest.raises((BadUrl, StoreAway)):
+    with pytest.raises((BadUrl, StoreUnavailable)):
         opened(server, "lee")
 
     run(server, tmp_path, documented.pop("Demoting an admin"))
@@ -139,7 +139,7 @@ def test_the_documented_commands_set_up_and_keep_a_teams_database(
 
     run(server, tmp_path, documented.pop("Re-keying"), "another\nanother\n")
     monkeypatch.setenv("PGPASSWORD", passwords["kim"])
-    with pytest.raises(StoreAway, match="does not let kim in"):
+    with pytest.raises(StoreUnavailable, match="does not let kim in"):
         opened(server, "kim")
     monkeypatch.setenv("PGPASSWORD", "another")
     opened(server, "kim").close()

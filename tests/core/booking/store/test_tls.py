@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.core.booking.cluster import Cluster
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.store import open_store
 
 Serve = Callable[[str | None], Path]
@@ -96,7 +96,7 @@ def test_a_server_is_taken_for_who_it_is_only_by_a_certificate_that_vouches_for_
     stranger = tmp_path / "stranger.crt"
     stranger.write_bytes(make_certificate("127.0.0.1")[0])
     for mode in ("verify-ca", "verify-full"):
-        with pytest.raises(StoreAway, match="certificate verify failed"):
+        with pytest.raises(StoreUnavailable, match="certificate verify failed"):
             open_store(address(postgres, mode, stranger), "kim")
 
 
@@ -106,5 +106,5 @@ def test_the_certificate_of_another_host_is_refused_where_the_address_asks_for_i
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
     root = serve(None)
     assert is_encrypted(address(postgres, "verify-ca", root))
-    with pytest.raises(StoreAway, match="does not match host name"):
+    with pytest.raises(StoreUnavailable, match="does not match host name"):
         open_store(address(postgres, "verify-full", root), "kim")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.booking.cluster import cluster
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft, open_at
-from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.sync.cached_calendar import Calendar, age
 
 DAY = timedelta(days=1)
@@ -65,7 +65,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
             assert set(seen.slots) == set(SLOTS)
             assert age(seen, team.clock.now).endswith(", 35 min ago")
             assert "does not answer" in seen.why
-            with pytest.raises(StoreAway) as refused:
+            with pytest.raises(StoreUnavailable) as refused:
                 one.store()
             assert refused.value.message.endswith("and nothing was booked")
             assert "what you see is of " in refused.value.message
@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_reached_is_away_and_nothing_is_known(tmp_path):
     calendar = Calendar(f"sqlite:///{tmp_path / 'folder.sqlite3'}", "kim", tmp_path / "kept.json")
     seen = calendar.view(NOW, NOW + DAY)
     assert (seen.bookings, seen.as_of, seen.is_live) == ((), None, False)
-    with pytest.raises(StoreAway, match="nothing of it is known here, and nothing was booked"):
+    with pytest.raises(StoreUnavailable, match="nothing of it is known here, and nothing was booked"):
         calendar.store()
 
 

@@ -21,7 +21,7 @@ from alembic.config import Config
 from sqlalchemy import text
 
 from tests.core.booking.teams import NOW, Clock, Team, draft
-from torchyard_core.booking.errors import Refused, StoreAway
+from torchyard_core.booking.errors import Refused, StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.store.engine import close_engine, make_engine, parsed, transaction
@@ -45,7 +45,7 @@ class Desk:
 
     def _open(self, url: str, person: str) -> BookingStore:
         if self.is_away:
-            raise StoreAway("the bookings database does not answer")
+            raise StoreUnavailable("the bookings database does not answer")
         store = open_store(url, person, clock=self._team.clock, own_time=True)
         for name in ("bookings", "changes"):
             setattr(store, name, self._counting(name, getattr(store, name)))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Backoff, Doors, EarlyDrop, LoginGate
+from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Backoff, EarlyDrop, LoginGate, LoginThrottle
 
 
 def test_a_door_lets_so_many_in_and_the_next_when_one_leaves() -> None:
@@ -44,7 +44,7 @@ def test_a_drop_narrows_the_door_to_those_who_were_let_in() -> None:
 
 
 def test_each_place_has_its_own_door() -> None:
-    doors = Doors()
+    doors = LoginThrottle()
     assert doors["one"] is doors["one"]
     assert doors["one"] is not doors["other"]
 

@@ -15,7 +15,7 @@ from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL
 from paramiko.server import InteractiveQuery
 
 from torchyard_core.errors import LoginRefused
-from torchyard_core.fleet.credential_prompts import Question
+from torchyard_core.fleet.credential_prompts import CredentialPrompt
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
 
@@ -47,9 +47,9 @@ class AsksForCodes(paramiko.ServerInterface):
 class User:
     def __init__(self, *answers: str):
         self.answers = list(answers)
-        self.asked: list[Question] = []
+        self.asked: list[CredentialPrompt] = []
 
-    def ask(self, question: Question) -> str | None:
+    def ask(self, question: CredentialPrompt) -> str | None:
         self.asked.append(question)
         return self.answers.pop(0) if self.answers else None
 

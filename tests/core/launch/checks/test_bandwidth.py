@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_core.launch.checks.bandwidth import Bandwidths, Measurement, check_bandwidth, rounds
+from torchyard_core.launch.checks.bandwidth import BandwidthCache, Measurement, check_bandwidth, rounds
 from torchyard_core.launch.checks.connectivity import directions, neighbours
 
 DAY = 86400.0
@@ -48,13 +48,13 @@ def test_no_host_is_in_two_pairs_at_once(count: int) -> None:
 
 def test_figures_are_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
     file, pair = tmp_path / "caches" / "bandwidth.json", ("a", "b")
-    Bandwidths(file).keep({"a|b": Measurement(pair, 1.25e9, NOW)})
+    BandwidthCache(file).keep({"a|b": Measurement(pair, 1.25e9, NOW)})
 
-    assert Bandwidths(file).of(pair, "a|b") == Measurement(pair, 1.25e9, NOW)
-    assert Bandwidths(file).of(pair, "a|c").bytes_s is None
+    assert BandwidthCache(file).of(pair, "a|b") == Measurement(pair, 1.25e9, NOW)
+    assert BandwidthCache(file).of(pair, "a|c").bytes_s is None
     for text in ("[]", "{", '{"a|b": 7}', '{"a|b": {"bytes_s": "much"}}'):
         file.write_text(text)
-        assert Bandwidths(file).of(pair, "a|b").bytes_s is None
+        assert BandwidthCache(file).of(pair, "a|b").bytes_s is None
 
 
 def test_the_line_says_which_figure_is_old_and_why() -> None:

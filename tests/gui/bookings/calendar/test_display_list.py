@@ -16,7 +16,7 @@ from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of, short_model
 from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, snapped, stepped, zone_mark
 from torchyard_gui.bookings.filters import Filter
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 
 MONDAY = datetime(2031, 1, 6, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -241,7 +241,7 @@ def test_the_keyboards_place_moves_extends_and_never_turns_inside_out() -> None:
 def test_a_picture_that_is_made_of_the_last_one_is_the_same_as_a_new_one() -> None:
     dice = random.Random(7)
     pictures = DisplayListBuilder()
-    seen = Seen(slots=SLOTS, zone="UTC", person="kim")
+    seen = CalendarState(slots=SLOTS, zone="UTC", person="kim")
     now, folded, chosen = MONDAY + 20 * HOUR, frozenset({"b"}), Filter()
     for number in range(300):
         known = list(seen.bookings)

@@ -17,19 +17,19 @@ from torchyard_core.booking.model import IdleEvidence, State, Use
 from torchyard_gui.bookings.calendar.calendar_view import CalendarView
 from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.filters import Filter
-from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.bridge.bookings_model import CalendarState
 
 NOW = MONDAY + 12 * HOUR
 FIRST = booking("a0 a1", 2, 30, id="first", title="first")
 SECOND = booking("a3", 40, 60, id="second", title="second", owner="lee")
 THIRD = booking("b1 b2", 1, 11, id="third", title="third")
-SEEN = Seen(
+SEEN = CalendarState(
     (FIRST, SECOND, THIRD), SLOTS, zone="UTC", person="kim", uses=(Use("b1", "b", "kim", THIRD.start, NOW - HOUR),)
 )
 
 
-def one(number: int, **changes: Any) -> Callable[[Seen], Seen]:
-    def change(seen: Seen) -> Seen:
+def one(number: int, **changes: Any) -> Callable[[CalendarState], CalendarState]:
+    def change(seen: CalendarState) -> CalendarState:
         bookings = list(seen.bookings)
         bookings[number] = replace(bookings[number], **changes)
         return replace(seen, bookings=tuple(bookings))
@@ -69,7 +69,7 @@ class Painted(QObject):
 )
 @pytest.mark.parametrize("folded", [frozenset(), frozenset({"b"})], ids=["unfolded", "folded"])
 def test_what_looks_different_is_painted(
-    qtbot: QtBot, change: Callable[[Seen], Seen], is_part: bool, folded: frozenset[str]
+    qtbot: QtBot, change: Callable[[CalendarState], CalendarState], is_part: bool, folded: frozenset[str]
 ) -> None:
     surface = CalendarView()
     qtbot.addWidget(surface)

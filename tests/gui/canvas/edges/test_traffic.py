@@ -11,7 +11,7 @@ from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.model import Role, Strategy, StrategyKind
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
-from torchyard_gui.canvas.edges.traffic import Wiring, host_traffic, lay
+from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic, lay
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import arrange
 from torchyard_gui.canvas.racks.rack_painting import hull
@@ -30,7 +30,7 @@ def planned(kind: StrategyKind, workers: int = 4, servers: int = 2, *, role: Rol
     return plan(design.model_copy(update={"strategy": Strategy(kind=kind, **settings)}), hosts)  # type: ignore[arg-type]
 
 
-def wiring(found: Plan) -> Wiring:
+def wiring(found: Plan) -> HostTraffic:
     host_of = {replica.name: replica.host for replica in found.replicas if replica.host}
     return host_traffic(traffic_of(found.topology), host_of, found.topology.strategy)
 
@@ -94,7 +94,7 @@ def test_another_strategy_takes_the_lines_of_the_one_before_away() -> None:
 def test_no_line_of_a_trunk_lies_over_a_rack(columns: int, racks: int) -> None:
     grid = arrange({f"r{number}": 120.0 + 48 * (number % 3) for number in range(racks)}, columns)
     members = tuple((cell.key, "serves" if number % 3 == 0 else "trains") for number, cell in enumerate(grid.cells))
-    lines = lay(grid, Wiring(trunk=members, checkpoints=(("r0", f"r{racks - 1}"),)))  # type: ignore[arg-type]
+    lines = lay(grid, HostTraffic(trunk=members, checkpoints=(("r0", f"r{racks - 1}"),)))  # type: ignore[arg-type]
     assert lines.trunk is not None
     assert {branch.host for branch in lines.trunk.branches} == set(grid_keys := [cell.key for cell in grid.cells])
     stretches = [stretch for branch in lines.trunk.branches for stretch in pairwise(branch.points)]

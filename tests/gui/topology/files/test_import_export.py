@@ -15,7 +15,7 @@ from tests.core.interop.test_bad_input import BAD, OF_EACH
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.files.test_files import answer, change, choose_file, press
 from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, SHIFT, Driver
-from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.document_writer import ExportOptions
 from torchyard_core.interop.format_registry import FORMATS, READ, write_foreign
 from torchyard_gui.topology.files.conversion_report import DocumentWindow
 from torchyard_gui.topology.files.export_dialog import ExportDialog
@@ -224,7 +224,7 @@ def test_what_is_shown_is_written_and_its_remarks_stand_in_the_dock(digits: Driv
     digits.pick(dialog.form, "job")
     dialog.image.setFocus()
     QTest.keyClicks(dialog.image, "registry/x:1")
-    expected = write_foreign("kubernetes", digits.value, Wishes("job", "registry/x:1"))
+    expected = write_foreign("kubernetes", digits.value, ExportOptions("job", "registry/x:1"))
     assert dialog.preview.toPlainText() == expected.text
     QTest.mouseClick(dialog.copy, LEFT)
     assert QGuiApplication.clipboard().text() == expected.text
