@@ -189,7 +189,7 @@ def test_an_ssh_server_that_is_gone_while_code_is_sent(desktop: Desktop, lab3: L
     assert process.returncode == 3, stderr
     error = json.loads(stdout.splitlines()[-1])["error"]
     assert "the connection to gpu-a was lost while the code was sent" in error["message"]
-    assert "not sent twice" in error["hint"]
+    assert "not sent again" in error["hint"]
     wait_until(lambda: not parts(host))
     arrived = len(whole(host))
     host.unshape()

@@ -43,7 +43,7 @@ class Installation:
     """An installation of another version, with an agent of its own."""
 
     def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
-        """`changes`: text to replace, by module of the agent (`daemon_methods` for daemon/rpc_methods.py)."""
+        """`changes`: text to replace, by module of the agent (`daemon_rpc_methods` for daemon/rpc_methods.py)."""
         shutil.copytree(REPOSITORY / "agent", folder, ignore=shutil.ignore_patterns("__pycache__"))
         changes = {"__init__": (f'__version__ = "{OURS}"', f'__version__ = "{version}"'), **changes}
         for module, (before, after) in changes.items():
@@ -269,7 +269,7 @@ def test_a_launch_goes_on_while_its_hosts_are_upgraded(
 def test_what_an_agent_does_not_know_is_said_in_a_sentence(
     desktop: Desktop, install: Callable[..., Installation], until_told: Path
 ) -> None:
-    lacking = install(OURS, daemon_methods=('            "logs.list": self.logs_list,\n', ""))
+    lacking = install(OURS, daemon_rpc_methods=('            "logs.list": self.logs_list,\n', ""))
     lacking.says("hosts", "check", "gpu-a", "gpu-b")
     run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
 
@@ -289,7 +289,7 @@ def test_what_an_agent_does_not_know_is_said_in_a_sentence(
 def test_an_older_agent_that_does_not_leave_is_used_as_it_is(
     desktop: Desktop, install: Callable[..., Installation]
 ) -> None:
-    stubborn = install("0.0.9", daemon_methods=('            "retire": self.retire,\n', ""))
+    stubborn = install("0.0.9", daemon_rpc_methods=('            "retire": self.retire,\n', ""))
     stubborn.says("hosts", "check", "gpu-a")
 
     stdout, stderr = says(desktop, "hosts", "check", "gpu-a", "--json")
@@ -313,7 +313,7 @@ def test_an_agent_that_no_longer_understands_this_desktop_says_what_to_do(
     assert f"gpu-a has agent 9.0.0, which is newer than this desktop ({OURS}). Upgrade Torchyard here." in stderr
 
 
-def test_housekeeping_takes_old_runs_and_never_one_that_lives(desktop: Desktop, lab3: Lab, until_told: Path) -> None:
+def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_told: Path) -> None:
     host = lab3["gpu-a"]
     host.set_ssh_environment({"TORCHYARD_KEEP_DAYS": "20"})
     runs = host.home / ".torchyard" / "hosts" / "gpu-a" / "runs"
@@ -332,7 +332,7 @@ def test_housekeeping_takes_old_runs_and_never_one_that_lives(desktop: Desktop, 
     assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"
-    wait_until(lambda: "housekeeping: removed run 21-old: it was over 21 days ago" in log.read_text())
+    wait_until(lambda: "garbage collection: removed run 21-old" in log.read_text())
     wait_until(lambda: shown(desktop, run_id)["state"] == "running")
     says(desktop, "runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))
