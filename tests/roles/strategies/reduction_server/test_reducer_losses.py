@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -68,7 +69,7 @@ def test_what_is_kept_for_a_reducer_that_dies_is_one_copy_of_a_step_however_many
     reducers: Callable[[int], Reducers],
 ) -> None:
     world, mine = 2, reducers(2)
-    chunks, window = 4 * 400_000 / 16384, 3
+    chunks, window = math.ceil(4 * 400_000 / 16384), 3
 
     def work(rank: int) -> int:
         client = mine.client(rank, world, window=window)
