@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KEPT_BEFORE = timedelta(days=14)
 KEPT_AFTER = timedelta(days=60)
-AT_A_TIME, MANY = 500, 5000
+AT_A_TIME, MANY = 200, 5000
 """Approximate number of bookings that are read at a time to extend the copy: by a command, and by a window."""
 _FIRST_STEP, _SPARSE = timedelta(hours=6), 100
 _VERSION = 1
