@@ -67,7 +67,7 @@ def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str
                 held[bound.getsockname()[1]] = bound
         if len(held) < count:
             raise NoPortFree(count, len(held), first_last)
-    except BaseException:
+    except BaseException:  # cleanup on cancellation too; raised again
         for bound in held.values():
             bound.close()
         raise

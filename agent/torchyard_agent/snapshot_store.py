@@ -103,7 +103,7 @@ class Incoming:
                 if digest.hexdigest() != sha256:
                     raise SnapshotProblem("a file was damaged on the way, or changed while it was sent")
                 os.rename(scratch, target)
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             self._open.pop(sha256, None)
             file.close()
             with suppress(FileNotFoundError):

@@ -71,7 +71,7 @@ class NetworkProbe:
             else:
                 for port in ports:
                     listener.add(int(port))
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             self._end(token)
             raise
         connection.on_close.append(partial(self._end, token))

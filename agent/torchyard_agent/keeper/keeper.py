@@ -196,7 +196,7 @@ class Keeper:
                 self._renew_lease()
                 raise RpcError("the run was aborted while it was prepared", "aborted")
             self._open_journal(self._resources, (params.get("record") or {}).get("launched_from"))
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             self._discarding = True
             self._decided.set()
             raise

@@ -122,7 +122,7 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
             hint = "Make room there, or set `agent_dir` of the host in the fleet file."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
         return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
-    except BaseException:
+    except BaseException:  # cleanup on cancellation too; raised again
         locks.release()
         for ports in held:
             ports.release()

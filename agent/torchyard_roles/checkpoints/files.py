@@ -127,7 +127,7 @@ def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str
         whole = {**about, "step": step, "files": sizes, "time": time.time()}
         _write_text(unfinished / ABOUT, json.dumps(whole))
         _move_into_place(unfinished, root / name_of(step))
-    except BaseException:
+    except BaseException:  # cleanup on cancellation too; raised again
         shutil.rmtree(unfinished, ignore_errors=True)  # it may have filled the disk
         raise
     return Checkpoint(root / name_of(step), step, whole)
@@ -168,7 +168,7 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
     try:
         _write_tensors(unfinished, state)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException:  # cleanup on cancellation too; raised again
         unfinished.unlink(missing_ok=True)
         raise
 

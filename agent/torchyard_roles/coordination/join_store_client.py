@@ -303,7 +303,7 @@ class _Link:
             self.send(introduction)
             self.welcome = self.receive()
             self._socket.settimeout(None)
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             self._socket.close()
             raise
 

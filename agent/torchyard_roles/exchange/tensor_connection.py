@@ -144,7 +144,7 @@ class Connection:
         except AuthenticationError as error:
             sock.close()
             raise ProtocolError(f"{peer.name} on {peer.address} was refused: {error}.") from None
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             sock.close()
             raise
         if "refused" in answer:
@@ -173,7 +173,7 @@ class Connection:
         except (AuthenticationError, OSError) as error:
             sock.close()
             raise ProtocolError(f"A caller from {host} was refused: {_reason(error)}.") from None
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             sock.close()
             raise
         connection.peer = str(introduction.get("name", connection.peer))

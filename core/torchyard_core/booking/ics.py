@@ -298,9 +298,9 @@ def _unfolded(block: _Block) -> list[str]:
 def _begins_like_a_time(block: _Block) -> bool:
     """Whether an unreadable line may have been one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
-        if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]
+        if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # it matches
             try:
-                Contentline(line).parts()  # type: ignore[no-untyped-call]
+                Contentline(line).parts()  # type: ignore[no-untyped-call]  # icalendar
             except ValueError:
                 return True
     return False
@@ -326,7 +326,7 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     last = until.replace(tzinfo=None)
     if match := re.match(r"(\d{4})(\d\d)(\d\d)", parts.get("UNTIL", "")):
         try:
-            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]
+            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]  # year, month, day
         except (ValueError, OverflowError):
             return f"its rule cannot be read at UNTIL={parts['UNTIL'][:40]}"
     since = datetime(start.year, start.month, start.day)

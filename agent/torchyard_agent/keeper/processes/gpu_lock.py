@@ -116,7 +116,7 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
     try:
         for uuid in sorted(set(uuids)):
             listeners[uuid] = _bind(uuid)
-    except BaseException:
+    except BaseException:  # cleanup on cancellation too; raised again
         for listener in listeners.values():
             listener.close()
         raise
@@ -160,7 +160,7 @@ def _bind(uuid: str) -> socket.socket:
             # Bound without listening: its holder is just starting or ending.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
-    except BaseException:
+    except BaseException:  # cleanup on cancellation too; raised again
         listener.close()
         raise
 

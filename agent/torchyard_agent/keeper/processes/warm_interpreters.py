@@ -137,7 +137,7 @@ class WarmInterpreters:
                     umask=umask.of_login(),
                     preexec_fn=partial(_in_the_child, os.getpid()),
                 )
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             ours.close()
             raise
         finally:

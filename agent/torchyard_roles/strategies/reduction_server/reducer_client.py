@@ -138,7 +138,7 @@ class ReduceClient:
                     self._links.append(LocalLink(self, local[number]))
                 else:
                     self._links.append(RemoteLink(self, peer, key, connect_s))
-        except BaseException:
+        except BaseException:  # cleanup on cancellation too; raised again
             self.close()
             raise
 
