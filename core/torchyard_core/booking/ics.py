@@ -326,7 +326,7 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
     last = until.replace(tzinfo=None)
     if match := re.match(r"(\d{4})(\d\d)(\d\d)", parts.get("UNTIL", "")):
         try:
-            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]  # year, month, day
+            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]  # 3 ints
         except (ValueError, OverflowError):
             return f"its rule cannot be read at UNTIL={parts['UNTIL'][:40]}"
     since = datetime(start.year, start.month, start.day)
