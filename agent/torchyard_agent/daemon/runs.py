@@ -190,7 +190,7 @@ class Runs:
             with self.launching():
                 return await self.forward(method, params)
         except RpcError as error:
-            if error.code != "run_over":
+            if error.code not in ("run_over", "disconnected"):  # the keeper has exited, before the call or during it
                 raise
             raise RpcError(
                 f"the launch of run {run_id} was given up on {self._node}: it was stopped, or nothing was heard of it "

@@ -14,6 +14,7 @@ import pytest
 
 from tests.agent.keeper.keeper_cluster import AGENT, SECRET
 from tests.waiting import eventually
+from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
@@ -156,6 +157,22 @@ def test_a_launch_that_its_host_has_given_up_is_said_to_be_given_up(
                 await runs.begin(method, {"run_id": RUN_ID})
         with pytest.raises(RpcError, match="is over"):
             await runs.forward("renew", {"run_id": RUN_ID})
+
+    play(story)
+
+
+@pytest.mark.parametrize("method", ["start", "join"])
+def test_a_launch_whose_keeper_exits_before_it_answers_is_said_to_be_given_up(
+    play: Callable[[Story], None], method: str
+) -> None:
+    async def story(runs: Runs) -> None:
+        path = f"\0{RUN_ID}-exiting"
+        exiting = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+        runs._keepers[RUN_ID] = await unix_socket_rpc.connect(path)
+        with pytest.raises(RpcError, match=f"the launch of run {RUN_ID} was given up on gpu-a") as refused:
+            await runs.begin(method, {"run_id": RUN_ID})
+        assert refused.value.code == "run_over"
+        exiting.close()
 
     play(story)
 
