@@ -193,8 +193,8 @@ class Runs:
             if error.code not in ("run_over", "disconnected"):  # the keeper has exited, before the call or during it
                 raise
             raise RpcError(
-                f"the launch of run {run_id} was given up on {self._node}: it was stopped, or nothing was heard of it "
-                "for too long",
+                f"{self._node} gave up the launch of run {run_id}: it was cancelled, or its desktop had not renewed it "
+                "in time",
                 "run_over",
                 "Launch it again.",
             ) from None

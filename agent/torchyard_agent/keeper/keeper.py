@@ -147,8 +147,8 @@ class Keeper:
         """Raises RpcError if the lease has expired."""
         if self._has_lapsed:
             raise RpcError(
-                f"{self._host} gave up the launch of run {self._run_id}: nothing was heard of it for "
-                f"{self._timeouts.launch_lease_s:.0f} s",
+                f"{self._host} gave up the launch of run {self._run_id}: its desktop had not renewed it "
+                f"for {self._timeouts.launch_lease_s:.0f} s",
                 "lease_lapsed",
                 "Launch it again.",
             )

@@ -153,7 +153,7 @@ def test_a_launch_that_its_host_has_given_up_is_said_to_be_given_up(
         await runs.forward("abort", {"run_id": RUN_ID})
         await eventually(lambda: not runs.is_alive(RUN_ID))
         for method in ("start", "join"):
-            with pytest.raises(RpcError, match=f"the launch of run {RUN_ID} was given up on gpu-a: it was stopped, or"):
+            with pytest.raises(RpcError, match=f"gpu-a gave up the launch of run {RUN_ID}: it was cancelled, or"):
                 await runs.begin(method, {"run_id": RUN_ID})
         with pytest.raises(RpcError, match="is over"):
             await runs.forward("renew", {"run_id": RUN_ID})
@@ -169,7 +169,7 @@ def test_a_launch_whose_keeper_exits_before_it_answers_is_said_to_be_given_up(
         path = f"\0{RUN_ID}-exiting"
         exiting = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
         runs._keepers[RUN_ID] = await unix_socket_rpc.connect(path)
-        with pytest.raises(RpcError, match=f"the launch of run {RUN_ID} was given up on gpu-a") as refused:
+        with pytest.raises(RpcError, match=f"gpu-a gave up the launch of run {RUN_ID}") as refused:
             await runs.begin(method, {"run_id": RUN_ID})
         assert refused.value.code == "run_over"
         exiting.close()

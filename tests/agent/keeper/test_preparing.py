@@ -128,7 +128,9 @@ def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
     async def story() -> None:
         keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.1))
         await asyncio.wait_for(keeper._live(), 60)
-        with pytest.raises(RpcError, match="gpu-a gave up the launch of run run: nothing was heard of it") as refusal:
+        with pytest.raises(
+            RpcError, match="gpu-a gave up the launch of run run: its desktop had not renewed it"
+        ) as refusal:
             await getattr(keeper, method)(None, {})
         assert refusal.value.code == "lease_lapsed"
         keeper._release()
@@ -161,7 +163,7 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
             await asyncio.sleep(0.01)
         assert not living.done()  # what is being made is still to be removed
         may_end.set()
-        with pytest.raises(RpcError, match="nothing was heard of it"):
+        with pytest.raises(RpcError, match="its desktop had not renewed it"):
             await preparing
         await asyncio.wait_for(living, 60)
         keeper._release()
