@@ -27,7 +27,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.file_hash_cache import RACY_NS
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.snapshot import take_snapshot
-from torchyard_core.launch.snapshot_upload import send_everywhere
+from torchyard_core.launch.snapshot_upload import upload_to_all
 
 FILES, IN_A_FOLDER = 10_000, 100
 HOSTS = 4
@@ -67,7 +67,7 @@ def send(folder: Path, links: dict[str, AgentLink], fleet: Fleet, caches: Path |
     telling = LaunchProgress(lambda event: None, on_progress=lambda step, done, total: sent.append(total))
     snapshot = take_snapshot(folder, (), Event(), caches)
     assert len(snapshot.manifest) == FILES + 1
-    send_everywhere(snapshot, links, fleet, telling)
+    upload_to_all(snapshot, links, fleet, telling)
     return max(sent)
 
 

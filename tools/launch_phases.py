@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchyard_core.errors import KeyUnknown, RunFailed
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.confirmations import about_size
+from torchyard_core.launch.confirmations import confirm_size
 from torchyard_core.topology.file import TopologyFile, read_topology
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
@@ -42,7 +42,7 @@ def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
     job.is_over = True
     job = _reached(panel, source, hosts, len(hosts))
     _looked(job, hosts)
-    job.asked.emit(about_size(Path("imagenet"), LARGE, 4))
+    job.asked.emit(confirm_size(Path("imagenet"), LARGE, 4))
     yield "asking", panel
 
     panel.question.hide()

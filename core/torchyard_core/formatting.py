@@ -46,7 +46,7 @@ def memory(mebibytes: float) -> str:
     return f"{value:.0f} GB" if value >= 10 else f"{value:.1f} GB"
 
 
-def traffic(value: float) -> str:
+def format_byte_rate(value: float) -> str:
     """Bytes per second: `640 B/s`, `12.3 MB/s`, `118 MB/s`."""
     for unit in ("B/s", "kB/s", "MB/s"):
         if value < 999.5:
@@ -92,7 +92,7 @@ def since(time: str) -> str:
     return f"{age((datetime.now(UTC) - then).total_seconds())} ago"
 
 
-def hours_of(length: timedelta) -> str:
+def format_hours(length: timedelta) -> str:
     """`8 h`, `90 min`, `2 days`."""
     minutes = round(length.total_seconds() / 60)
     if minutes % 60:
@@ -137,7 +137,7 @@ def span(start: datetime, end: datetime, zone: str) -> str:
 def full_span(start: datetime, end: datetime, zone: str) -> str:
     """`from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`: complete, for confirmation."""
     begin, finish = (wall_clock(one, zone, f"%a {DATE_AND_TIME}") for one in (start, end))
-    return f"from {begin} to {finish} ({zone}, {hours_of(end - start)})"
+    return f"from {begin} to {finish} ({zone}, {format_hours(end - start)})"
 
 
 def command_time(moment: datetime, zone: str) -> str:
@@ -150,10 +150,10 @@ def command_time(moment: datetime, zone: str) -> str:
 
 def utc_now() -> str:
     """The current time as RFC 3339 in UTC, to the millisecond."""
-    return as_utc(datetime.now(UTC).timestamp())
+    return utc_timestamp(datetime.now(UTC).timestamp())
 
 
-def as_utc(seconds: float) -> str:
+def utc_timestamp(seconds: float) -> str:
     """A time since the epoch as RFC 3339 in UTC, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

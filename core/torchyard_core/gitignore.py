@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathspec import GitIgnoreSpec
 
 
-def ignoring(patterns: Iterable[str]) -> GitIgnoreSpec:
+def gitignore_spec(patterns: Iterable[str]) -> GitIgnoreSpec:
     """A matcher for the files that the patterns exclude together."""
     return GitIgnoreSpec.from_lines([pattern for pattern in patterns if is_valid_pattern(pattern)])
 

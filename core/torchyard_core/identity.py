@@ -15,7 +15,7 @@ def login_name() -> str:
         return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "me"
 
 
-def who_asks() -> str:
+def desktop_identity() -> str:
     """`kim@laptop`: the user and the computer, as runs and hosts record it."""
     try:
         user = getpass.getuser()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS, own
+from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS, custom_metrics
 
 FIELDS = (
     "cpu",
@@ -210,14 +210,14 @@ def reported_values(metrics: Mapping[str, Any], custom: object) -> Values:
     `custom`: the mapping of values that the script itself names.
     """
     values: Values = {name: _number(metrics[name]) if name in metrics else None for name in METRICS}
-    return values | {OWN + name: _number(value) for name, value in own(custom).items()}
+    return values | {OWN + name: _number(value) for name, value in custom_metrics(custom).items()}
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def slow_ones(compute_s: Mapping[str, float | None]) -> dict[str, float]:
+def slow_replicas(compute_s: Mapping[str, float | None]) -> dict[str, float]:
     """Trainers that delay the others, with their computing time as a multiple of the median."""
     reported = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
     if len(reported) < MIN_TRAINERS:

@@ -13,7 +13,7 @@ from torchyard_core.errors import UsageError
 from torchyard_core.problems import has_errors
 from torchyard_core.topology.model import FrozenModel, Text
 from torchyard_core.yaml_io.model_validation import validate
-from torchyard_core.yaml_io.yaml_file import is_there, parse, read_text
+from torchyard_core.yaml_io.yaml_file import parse_document, path_exists, read_text
 
 UNTIL_END = "until_end"
 _LENGTH = re.compile(r"(\d{1,5})\s*(min|m|h)")
@@ -48,12 +48,12 @@ class UserSettings(FrozenModel):
 
 def read_user_settings(path: Path) -> UserSettings:
     """The settings in a file, or the defaults if there is none. Raises FileProblem, UsageError with all problems."""
-    if not is_there(path):
+    if not path_exists(path):
         return UserSettings()
     text = read_text(path)
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return UserSettings()  # only comments
-    document = parse(text, str(path))
+    document = parse_document(text, str(path))
     settings, found = validate(UserSettings, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)
     if settings is None or has_errors(problems):

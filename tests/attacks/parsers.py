@@ -42,8 +42,8 @@ from torchyard_core.booking.ics import export_ics, read_ics
 from torchyard_core.booking.model import Booking, State, rfc3339
 from torchyard_core.booking.recurrence import occurrences
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.slots import name_slots, slots_named
-from torchyard_core.booking.sync.agent_exchange import combine, uses_told
+from torchyard_core.booking.slots import format_slots, parse_slots
+from torchyard_core.booking.sync.agent_exchange import combine_evidence, reported_uses
 from torchyard_core.booking.sync.local_copy import LocalCopy
 from torchyard_core.booking.time_parser import end_moment, length, moment
 from torchyard_core.booking.waitlist import wish_from_json, wish_to_json
@@ -52,15 +52,15 @@ from torchyard_core.errors import AgentRefused, FileProblem, HostError, RunFaile
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.host_facts_cache import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, add_host, parse_ports, read_fleet, remove_host
-from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, misfit
+from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, find_mismatch
 from torchyard_core.fleet.ssh_config import config_text, host_names
-from torchyard_core.interop.format_detection import recognise
+from torchyard_core.interop.format_detection import detect_format
 from torchyard_core.interop.format_registry import READ, read_foreign
 from torchyard_core.launch.runs.follower import Follower
-from torchyard_core.launch.runs.history import History, ending
+from torchyard_core.launch.runs.history import History, fields_at_end
 from torchyard_core.topology.document.clipboard import copy_replicas, read_copied
 from torchyard_core.topology.file import dump, read_topology, topology_from_text
-from torchyard_core.topology.overrides import apply_settings
+from torchyard_core.topology.overrides import apply_overrides
 from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.user_settings import read_user_settings
 from torchyard_roles.checkpoints import files
@@ -449,7 +449,7 @@ def _time_again(found: datetime) -> datetime:
 
 def _planned(given: tuple[str, str]) -> Any:
     text, zone = given
-    return planned_time.from_text(text), planned_time.read_planned(*text.partition(" ")[::2], zone, BERLIN)
+    return planned_time.from_text(text), planned_time.parse_planned_time(*text.partition(" ")[::2], zone, BERLIN)
 
 
 def _planned_again(found: Any) -> Any:
@@ -685,7 +685,7 @@ JOURNAL = {
 
 def journal_said(data: Any) -> Any:
     """What following a run makes of what a host says of its journal."""
-    if misfit(data, NOTIFICATIONS["state"]):
+    if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
     host: Any = SimpleNamespace(host="gpu-a")
     follower, view = Follower("r", host, lambda name: host), PlainView()
@@ -693,19 +693,19 @@ def journal_said(data: Any) -> Any:
         for event in follower._take(data):
             view.show(event)
             if event["event"] == "run_ended":
-                ending(event)
+                fields_at_end(event)
     return None
 
 
 def _told(data: Any) -> Any:
-    if not isinstance(data, dict) or misfit(data, Each(ANSWERS["bookings.evidence"])):
+    if not isinstance(data, dict) or find_mismatch(data, Each(ANSWERS["bookings.evidence"])):
         return None
     booking = Booking.from_json(BOOKED)
-    return combine(data, [booking]), uses_told(data, [])
+    return combine_evidence(data, [booking]), reported_uses(data, [])
 
 
 def _answers(data: Any) -> Any:
-    said = [misfit(data, shape) for shape in (*ANSWERS.values(), *NOTIFICATIONS.values())]
+    said = [find_mismatch(data, shape) for shape in (*ANSWERS.values(), *NOTIFICATIONS.values())]
     assert all(isinstance(one, str) for one in said)
     return said
 
@@ -919,11 +919,11 @@ GPU_WORDS = ["gpu-a", "gpu-b", ":", "-", ",", "*", "0", "9", "cpu", "0-999999999
 
 
 def _gpus(text: str) -> Any:
-    return slots_named(text, SLOTS)
+    return parse_slots(text, SLOTS)
 
 
 def _gpus_again(slots: Any) -> Any:
-    return slots_named(name_slots([one.id for one in slots], SLOTS), SLOTS)
+    return parse_slots(format_slots([one.id for one in slots], SLOTS), SLOTS)
 
 
 def _small(text: str) -> None:
@@ -936,7 +936,7 @@ def _small(text: str) -> None:
 
 
 def _foreign(text: str) -> Any:
-    found = recognise(text)
+    found = detect_format(text)
     for name in READ:
         try:
             read_foreign(name, text, "document")
@@ -1051,7 +1051,7 @@ PARSERS = (
     Parser(
         "--set",
         st.lists(texts(SET, SET_WORDS), max_size=3),
-        lambda words: apply_settings(_base(), words),
+        lambda words: apply_overrides(_base(), words),
         (UsageError,),
     ),
     Parser("GPUs", texts(GPUS, GPU_WORDS), _gpus, (Refused,), _gpus_again),

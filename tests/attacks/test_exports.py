@@ -8,7 +8,7 @@ import pytest
 
 from tests.end_to_end.running import run, topology
 from tests.lab import Desktop, Lab
-from torchyard_core.launch.confirmations import about_outside
+from torchyard_core.launch.confirmations import confirm_outside_folder
 from torchyard_core.launch.snapshot import CREDENTIALS, take_snapshot
 
 
@@ -30,11 +30,11 @@ def test_a_folder_outside_the_files_own_is_asked_about(tmp_path: Path) -> None:
     own = tmp_path / "shared"
     (own / "code").mkdir(parents=True)
     (own / "link").symlink_to(tmp_path)
-    assert about_outside(own.resolve(), own) is None
-    assert about_outside((own / "code").resolve(), own) is None
-    assert about_outside((own / "..").resolve(), own) is not None
-    assert about_outside((own / "link").resolve(), own) is not None
-    assert about_outside((tmp_path / "shared-too").resolve(), own) is not None
+    assert confirm_outside_folder(own.resolve(), own) is None
+    assert confirm_outside_folder((own / "code").resolve(), own) is None
+    assert confirm_outside_folder((own / "..").resolve(), own) is not None
+    assert confirm_outside_folder((own / "link").resolve(), own) is not None
+    assert confirm_outside_folder((tmp_path / "shared-too").resolve(), own) is not None
 
 
 @pytest.mark.lab

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.lab import Desktop
 from torchyard_agent.protocol import PROTOCOL
 from torchyard_core.fleet.agent_archive import build_archive
-from torchyard_core.fleet.response_schemas import ANSWERS, misfit
+from torchyard_core.fleet.response_schemas import ANSWERS, find_mismatch
 
 DAEMON = """\
 #!{python}
@@ -141,6 +141,6 @@ JUNK = st.recursive(
 
 @given(JUNK, st.sampled_from(sorted(ANSWERS)))
 def test_any_junk_is_judged_without_a_fault(value: Any, method: str) -> None:
-    assert isinstance(misfit(value, ANSWERS[method]), str)
+    assert isinstance(find_mismatch(value, ANSWERS[method]), str)
     if not isinstance(value, (dict, list)):
-        assert misfit(value, ANSWERS[method]) == "the answer"
+        assert find_mismatch(value, ANSWERS[method]) == "the answer"

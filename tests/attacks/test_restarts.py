@@ -13,7 +13,7 @@ import pytest
 from tests.end_to_end.running import run, topology
 from tests.lab import Desktop, Lab
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.restart import EndedRun, about_a_foreign_run, about_foreign_secrets, allowed_secrets
+from torchyard_core.launch.restart import EndedRun, allowed_secrets, confirm_foreign_run, confirm_foreign_secrets
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.topology.file import topology_from_text
 
@@ -42,13 +42,13 @@ def foreign(text: str) -> EndedRun:
 
 
 def test_a_foreign_run_is_shown_whole_and_cannot_forge_lines() -> None:
-    question = about_a_foreign_run(foreign(INVENTED.replace("env > stolen", "x\\n  secrets: none\\e[2J")))
+    question = confirm_foreign_run(foreign(INVENTED.replace("env > stolen", "x\\n  secrets: none\\e[2J")))
 
     assert question is not None
     assert r"command: sh -c 'x\n  secrets: none\x1b[2J'" in question.message
     assert "\n  secrets: AWS_SECRET_ACCESS_KEY\n" in question.message
     assert "hosts: any host of the fleet" in question.message
-    assert about_a_foreign_run(EndedRun(**{**vars(foreign(INVENTED)), "told_by": ""})) is None
+    assert confirm_foreign_run(EndedRun(**{**vars(foreign(INVENTED)), "reported_by": ""})) is None
 
 
 def test_secrets_of_a_foreign_run_are_those_that_the_user_names() -> None:
@@ -59,7 +59,7 @@ def test_secrets_of_a_foreign_run_are_those_that_the_user_names() -> None:
 
 
 def test_where_the_user_is_asked_secrets_hosts_and_command_of_a_foreign_run_are_named() -> None:
-    question = about_foreign_secrets(foreign(INVENTED.replace("AWS_SECRET_ACCESS_KEY", "AWS_KEY, HF_TOKEN")))
+    question = confirm_foreign_secrets(foreign(INVENTED.replace("AWS_SECRET_ACCESS_KEY", "AWS_KEY, HF_TOKEN")))
 
     assert question is not None
     assert question.question == "Send AWS_KEY, HF_TOKEN to the hosts?"
@@ -68,8 +68,8 @@ def test_where_the_user_is_asked_secrets_hosts_and_command_of_a_foreign_run_are_
         "  command: sh -c 'env > stolen'",
         "  hosts: any host of the fleet",
     ]
-    assert about_foreign_secrets(foreign(INVENTED.replace("AWS_SECRET_ACCESS_KEY", ""))) is None
-    assert about_foreign_secrets(EndedRun(**{**vars(foreign(INVENTED)), "told_by": ""})) is None
+    assert confirm_foreign_secrets(foreign(INVENTED.replace("AWS_SECRET_ACCESS_KEY", ""))) is None
+    assert confirm_foreign_secrets(EndedRun(**{**vars(foreign(INVENTED)), "reported_by": ""})) is None
 
 
 def test_a_record_of_an_older_version_does_not_tell_what_ran() -> None:

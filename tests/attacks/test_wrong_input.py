@@ -30,7 +30,7 @@ from torchyard_core.booking.model import from_rfc3339
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.fleet.host_facts_cache import planner_hosts
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.response_schemas import NOTIFICATIONS, misfit
+from torchyard_core.fleet.response_schemas import NOTIFICATIONS, find_mismatch
 from torchyard_core.launch.checks.bandwidth import BandwidthCache
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.document.crash_recovery import Recovery
@@ -122,7 +122,7 @@ def test_questions_at_the_join_store() -> None:
 def test_files_of_this_desktop_and_of_a_host(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(DEEP)
     assert History(tmp_path).load("r") is None
-    assert Recovery(tmp_path).left_behind() == []
+    assert Recovery(tmp_path).unsaved_work() == []
     for content in (DEEP, "[]", '"x"'):
         assert kept_calendar(content.encode()) is None
     (tmp_path / "bandwidth.json").write_text(f'{{"k": {{"bytes_s": {"9" * 400}, "at": 1}}}}')
@@ -162,10 +162,10 @@ def test_what_a_host_saw_is_an_error_of_that_host(answer: Any) -> None:
     ],
 )
 def test_a_journal_of_a_host_is_judged_as_it_comes(number: int, key: str, wrong: Any) -> None:
-    assert misfit(JOURNAL, NOTIFICATIONS["state"]) == ""
+    assert find_mismatch(JOURNAL, NOTIFICATIONS["state"]) == ""
     said = copy.deepcopy(JOURNAL)
     said["entries"][number][key] = wrong
-    assert misfit(said, NOTIFICATIONS["state"]).startswith(f"entries[{number}].{key}")
+    assert find_mismatch(said, NOTIFICATIONS["state"]).startswith(f"entries[{number}].{key}")
 
 
 def test_a_host_that_does_not_say_why_a_keeper_is_gone() -> None:

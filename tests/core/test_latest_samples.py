@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchyard_core.replica_metrics import LatestSamples, replica_values, slow_ones
+from torchyard_core.replica_metrics import LatestSamples, replica_values, slow_replicas
 
 
 def test_the_latest_sample_of_each_host_wins() -> None:
@@ -63,7 +63,7 @@ def test_what_a_gpu_does_not_tell_is_unknown_and_not_zero() -> None:
 
 def test_who_computes_far_longer_than_the_median_is_slow() -> None:
     steps = {f"worker-{index}": 0.5 for index in range(8)}
-    assert slow_ones(steps) == {}
-    assert slow_ones({**steps, "worker-3": 0.9}) == {"worker-3": 1.8}
-    assert slow_ones({"worker-0": 0.1, "worker-1": 1.0}) == {}  # of two, nobody knows which is the odd one
-    assert slow_ones({**steps, "worker-9": None}) == {}
+    assert slow_replicas(steps) == {}
+    assert slow_replicas({**steps, "worker-3": 0.9}) == {"worker-3": 1.8}
+    assert slow_replicas({"worker-0": 0.1, "worker-1": 1.0}) == {}  # of two, nobody knows which is the odd one
+    assert slow_replicas({**steps, "worker-9": None}) == {}

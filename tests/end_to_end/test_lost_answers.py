@@ -17,7 +17,7 @@ from tests.end_to_end.running import kill_keepers, programs_on, topology
 from tests.faults.runs import keeper_of
 from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
-from torchyard_core.app.launch_run import BookingOptions, LaunchRun
+from torchyard_core.app.launch_run import LaunchRun
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
@@ -26,6 +26,7 @@ from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.errors import Unreachable
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.home import Home
+from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.launch import StartUnknown
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.file import read_topology

@@ -256,7 +256,7 @@ def test_a_launch_goes_on_while_its_hosts_are_upgraded(
             time.sleep(0.05)
         return []
 
-    monkeypatch.setattr("torchyard_core.launch.launch.check_ways", upgrade_meanwhile)
+    monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", upgrade_meanwhile)
     try:
         run = team.launch(team.topology("print('done')"))
         upgrading[0].result(60)

@@ -43,7 +43,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
         team.fleet.close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchyard_core.launch.launch.check_ways", cut)
+    monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", cut)
     monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())  # as one that was killed
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -60,7 +60,7 @@ def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monk
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchyard_core.launch.launch.check_ways", leave)
+    monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", leave)
     monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))

@@ -37,7 +37,7 @@ def stop(*_):
     return []
 
 lease_renewal.RENEW_EVERY_S = {RENEW_EVERY_S}
-launch.check_ways = stop
+launch.check_connectivity = stop
 main()
 """
 """The command, stopped once all hosts are prepared and before any is asked to start."""

@@ -11,8 +11,9 @@ import pytest
 
 from tests.faults.runs import LaunchedRun, Team, daemon_of
 from tests.waiting import wait_until
-from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.launch import Launch
 from torchyard_core.topology.file import read_topology
 
@@ -26,7 +27,7 @@ def launched(team: Team, folder: Path, start_at: datetime) -> LaunchedRun:
     source = read_topology(team.topology("print('started', flush=True)", COMMAND))
     assert source.topology is not None
     calendar = Calendar(f"sqlite:///{folder / 'bookings.sqlite3'}", "kim", folder / "seen.json")
-    reserving = LaunchBooking(calendar, "UTC", Wanted(start_at=start_at))
+    reserving = LaunchBooking(calendar, "UTC", BookingOptions(start_at=start_at))
     started = Launch(source, source.topology, "night", team.fleet, {}, lambda event: None, reserving=reserving).run()
     places = {replica.name: replica.host for replica in started.plan.replicas}
     return LaunchedRun(team, started.run_id, places, started.primary.host)

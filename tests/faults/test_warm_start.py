@@ -13,8 +13,9 @@ import pytest
 
 from tests.faults.runs import Team, daemon_of, outside_pids, run_folders
 from tests.waiting import wait_until
-from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.launch import Launch
 from torchyard_core.launch.progress import Cancelled
@@ -73,7 +74,7 @@ def test_interpreters_end_with_the_connection_that_wanted_them(team: Team, how: 
 
 def test_a_run_of_a_later_time_has_no_interpreters_that_wait(team: Team, tmp_path: Path) -> None:
     calendar = Calendar(f"sqlite:///{tmp_path / 'bookings.sqlite3'}", "kim", tmp_path / "seen.json")
-    reserving = LaunchBooking(calendar, "UTC", Wanted(start_at=datetime.now(UTC) + timedelta(hours=2)))
+    reserving = LaunchBooking(calendar, "UTC", BookingOptions(start_at=datetime.now(UTC) + timedelta(hours=2)))
     started = launch_of(team, team.topology(TRAINING), reserving=reserving).run()
     assert not any(outside_pids(host, "script.py") for host in team.lab.hosts)
     team.call(started.primary.host, "run.stop", run_id=started.run_id, force=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.protocol import paths
-from torchyard_agent.protocol.attribution import asked
+from torchyard_agent.protocol.attribution import attribution_entry
 
 if TYPE_CHECKING:
     from torchyard_agent.unix_socket_rpc import Connection, Method
@@ -37,7 +37,7 @@ def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> 
     path = _path(agent_dir, node)
     seconds = time.time()
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
-    line = json.dumps({"time": now, **asked(what, by, **more)}).encode() + b"\n"
+    line = json.dumps({"time": now, **attribution_entry(what, by, **more)}).encode() + b"\n"
     try:
         _rotate(path)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

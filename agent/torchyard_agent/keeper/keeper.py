@@ -26,7 +26,7 @@ from torchyard_agent.keeper.resources import RunResources, acquire
 from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol import calendar, paths, timestamps
-from torchyard_agent.protocol.attribution import asked, cleaned
+from torchyard_agent.protocol.attribution import attribution_entry, clean_name
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import Prepared, RankAssignment
@@ -231,7 +231,7 @@ class Keeper:
         self._metrics.serve(ranks.on_datagram)
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._poke)
         self._status = RunStatus(self._run_id, self._journal)
-        self._status.asked(asked("launch", launched_from))
+        self._status.asked(attribution_entry("launch", launched_from))
         self._status.run_state(RunState.WAITING, "")
 
     async def start(self, connection: Connection, params: Params) -> Any:
@@ -304,9 +304,9 @@ class Keeper:
 
     async def stop(self, connection: Connection, params: Params) -> Any:
         """Requests the run's end, on any of its hosts; with `force` without grace. `by` names the user."""
-        force, by = bool(params.get("force")), cleaned(params.get("by"))
+        force, by = bool(params.get("force")), clean_name(params.get("by"))
         reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
-        self._stop(reason, force=force, entry=asked("stop", by, force=force))
+        self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
         return {}
 
     def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None) -> None:

@@ -52,8 +52,8 @@ class LatestMetrics:
         numbers = self._ranks[replica].setdefault(local_rank, {})
         numbers.update(metrics)
         # Over several datagrams a script may send more names than are kept.
-        if len(metrics_report.own(numbers)) < len(numbers.keys() - set(metrics_report.METRICS)):
-            self._ranks[replica][local_rank] = metrics_report.kept(numbers)
+        if len(metrics_report.custom_metrics(numbers)) < len(numbers.keys() - set(metrics_report.METRICS)):
+            self._ranks[replica][local_rank] = metrics_report.valid_metrics(numbers)
         return replica
 
     def of(self, replica: str) -> Metrics:

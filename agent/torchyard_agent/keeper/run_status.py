@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 from torchyard_agent.journal import Journal
 from torchyard_agent.protocol import timestamps
-from torchyard_agent.protocol.metrics_report import METRICS, kept, not_finite, own
+from torchyard_agent.protocol.metrics_report import METRICS, custom_metrics, not_finite, valid_metrics
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
@@ -78,7 +78,7 @@ class RunStatus:
 
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
         """Keeps a replica's metrics, and journals them at intervals."""
-        self.metrics[replica] = metrics = kept(metrics)
+        self.metrics[replica] = metrics = valid_metrics(metrics)
         if first and self.first_step_at is None:
             self.first_step_at = timestamps.now()
             self._timings["first_step_s"] = self._elapsed()
@@ -88,7 +88,7 @@ class RunStatus:
         self._reported[replica] = now
         numbers = {name: metrics.get(name) for name in _JOURNALED}
         numbers.update({name: metrics[name] for name in METRICS if metrics.get(name) is not None})
-        custom = {name: value for name, value in own(metrics).items() if value is not None}
+        custom = {name: value for name, value in custom_metrics(metrics).items() if value is not None}
         more: dict[str, Any] = {"custom": custom, "not_finite": not_finite(metrics), "first": first}
         numbers.update({name: value for name, value in more.items() if value})
         self._journal.write("report", replica=replica, **numbers)

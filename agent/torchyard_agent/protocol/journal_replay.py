@@ -59,13 +59,15 @@ def apply(view: Event, event: Event) -> None:
     elif kind == "report":
         metrics = view["metrics"].setdefault(event["replica"], {})
         metrics.update(
-            metrics_report.kept({**metrics, **metrics_report.own_of_event(event), **metrics_report.of_event(event)})
+            metrics_report.valid_metrics(
+                {**metrics, **metrics_report.custom_metrics_of_event(event), **metrics_report.metrics_of_event(event)}
+            )
         )
     elif kind == "run_ended":
         view["state"], view["reason"], view["ended"] = event["state"], event["reason"], True
         view["timings"] = event.get("timings", {})
         view["metrics"].update(
-            {name: metrics_report.kept(metrics) for name, metrics in event.get("metrics", {}).items()}
+            {name: metrics_report.valid_metrics(metrics) for name, metrics in event.get("metrics", {}).items()}
         )
         for ended in event.get("replicas", []):
             view["replicas"].setdefault(ended["name"], {"name": ended["name"]}).update(ended)

@@ -38,7 +38,7 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
-def own(metrics: object) -> dict[str, float | None]:
+def custom_metrics(metrics: object) -> dict[str, float | None]:
     """Custom metrics: the first MOST_NAMES others than METRICS with valid names. None stands for NaN and infinities."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
@@ -48,11 +48,11 @@ def own(metrics: object) -> dict[str, float | None]:
     return found
 
 
-def kept(metrics: object) -> dict[str, Any]:
+def valid_metrics(metrics: object) -> dict[str, Any]:
     """The valid part of metrics that another host has sent: METRICS and custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
-    return {**{name: metrics[name] for name in METRICS if name in metrics}, **own(metrics)}
+    return {**{name: metrics[name] for name in METRICS if name in metrics}, **custom_metrics(metrics)}
 
 
 def not_finite(metrics: Mapping[str, Any]) -> list[str]:
@@ -60,17 +60,19 @@ def not_finite(metrics: Mapping[str, Any]) -> list[str]:
     return [name for name, value in metrics.items() if value is None]
 
 
-def of_event(event: Mapping[str, Any]) -> dict[str, Any]:
+def metrics_of_event(event: Mapping[str, Any]) -> dict[str, Any]:
     """The METRICS of a journal's `report`; None stands for values that are not finite. There, null also means
     unknown."""
     names = event.get("not_finite", ())
     return {name: event.get(name) for name in METRICS if event.get(name) is not None or name in names}
 
 
-def own_of_event(event: Mapping[str, Any]) -> dict[str, float | None]:
+def custom_metrics_of_event(event: Mapping[str, Any]) -> dict[str, float | None]:
     """The custom metrics of a journal's `report`."""
     custom = event.get("custom")
-    return own({**(custom if isinstance(custom, Mapping) else {}), **dict.fromkeys(event.get("not_finite", ()))})
+    return custom_metrics(
+        {**(custom if isinstance(custom, Mapping) else {}), **dict.fromkeys(event.get("not_finite", ()))}
+    )
 
 
 def encode(replica: str, local_rank: int, metrics: dict[str, float]) -> bytes:
@@ -84,7 +86,7 @@ def decode(datagram: bytes) -> tuple[str, int, dict[str, float]] | None:
     try:
         message: Any = json.loads(datagram)
         numbers = {name: value for name, value in message["metrics"].items() if isinstance(value, (int, float))}
-        metrics = {name: float(value) for name, value in kept(numbers).items()}
+        metrics = {name: float(value) for name, value in valid_metrics(numbers).items()}
         return str(message["replica"]), int(message["local_rank"]), metrics
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.booking.launch_availability import proposed_length
-from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.errors import HostError, RunFailed, TorchyardError
+from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, no_answer
 from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown
@@ -55,20 +55,6 @@ class LaunchCallbacks:
     on_unrecorded: Callable[[OSError], None] = lambda error: None
     """Called where the run cannot be written into the history; it goes on all the same."""
     ask: Ask = no_answer
-
-
-@dataclass(frozen=True)
-class BookingOptions:
-    """What the user asks of the calendar for a launch."""
-
-    length: timedelta | None = None
-    """Book the GPUs for so long; None books only where a booking is needed."""
-    start_at: datetime | None = None
-    """None for now."""
-    booking_id: str | None = None
-    """Start on this booking."""
-    usual_length: timedelta | None = None
-    """Length to propose where a booking is needed; None takes it from the last run of the same name."""
 
 
 class LaunchUseCase(ABC):
@@ -133,8 +119,8 @@ class LaunchUseCase(ABC):
         assert topology is not None
         desktop, callbacks, booking = self.desktop, self.callbacks, self._booking
         records = desktop.history.records()
-        length = booking.usual_length or proposed_length(records, name)
-        wanted = Wanted(booking.length, booking.start_at, booking.booking_id, length)
+        if booking.usual_length is None:
+            booking = replace(booking, usual_length=proposed_length(records, name))
         self._launch = Launch(
             source,
             topology,
@@ -148,7 +134,7 @@ class LaunchUseCase(ABC):
             caches=desktop.home.caches,
             again=again,
             reserving=LaunchBooking(
-                desktop.calendar, desktop.zone, wanted, file=arguments, on_trouble=callbacks.on_calendar_error
+                desktop.calendar, desktop.zone, booking, file=arguments, on_trouble=callbacks.on_calendar_error
             ),
             own=records,
         )

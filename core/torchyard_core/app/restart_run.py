@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchyard_core.app.desktop import Desktop
-from torchyard_core.app.launch_run import BookingOptions, LaunchCallbacks, LaunchUseCase
+from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
 from torchyard_core.app.run_links import links_of_run
+from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.confirmations import settle
-from torchyard_core.launch.restart import about_a_foreign_run, about_foreign_secrets, allowed_secrets, ended_run
+from torchyard_core.launch.restart import allowed_secrets, confirm_foreign_run, confirm_foreign_secrets, load_ended_run
 from torchyard_core.launch.runs.known_runs import KnownRun
 
 
@@ -41,11 +42,11 @@ class RestartRun(LaunchUseCase):
             self.callbacks.on_host_error(error)
         if not links:
             raise errors[self._ended.primary]
-        again = ended_run(self._ended, links, self._own_record)
-        settle(about_a_foreign_run(again), ask)
+        again = load_ended_run(self._ended, links, self._own_record)
+        settle(confirm_foreign_run(again), ask)
         names = self._secrets
         if names is None:
-            question = about_foreign_secrets(again)
+            question = confirm_foreign_secrets(again)
             settle(question, ask)
             names = again.topology.program.secrets if question is not None else ()
         arguments = self.topology_file or again.source.source

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from torchyard_core.booking.model import Slot, rfc3339
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.formatting import wall_clock
 
 _WORDS = {
@@ -130,7 +130,7 @@ def _words(value: Any, slots: Sequence[Slot], zone: str) -> str:
     if isinstance(value, datetime):
         return wall_clock(value, zone, "%a %Y-%m-%d %H:%M")
     if isinstance(value, tuple):
-        return name_slots(value, slots) if value else ""
+        return format_slots(value, slots) if value else ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)

@@ -21,7 +21,7 @@ from icalendar.parser import Contentline
 
 from torchyard_core.booking.errors import BadCalendar, Refused
 from torchyard_core.booking.model import Booking, Draft, Slot, State, whole_seconds
-from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 
 AT_MOST = 1000
@@ -96,7 +96,7 @@ def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
         event.add("last-modified", booking.changed)
         event.add("dtstart", booking.start)
         event.add("dtend", booking.end if booking.state is State.CANCELLED else booking.until)
-        event.add("location", name_slots(booking.gpus, slots))
+        event.add("location", format_slots(booking.gpus, slots))
         event.add("status", "CANCELLED" if booking.state is State.CANCELLED else "CONFIRMED")
         if booking.purpose:
             event.add("description", booking.purpose)
@@ -457,7 +457,7 @@ def _gpus(event: Any, slots: Sequence[Slot], otherwise: Sequence[str]) -> tuple[
     place = str(event.get("location", "")).strip()
     if place:
         try:
-            return tuple(slot.id for slot in slots_named(place, slots))
+            return tuple(slot.id for slot in parse_slots(place, slots))
         except Refused:
             if not otherwise:
                 raise

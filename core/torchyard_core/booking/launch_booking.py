@@ -6,7 +6,7 @@ Decisions are in `launch_availability`; this module reads and writes the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -24,16 +24,16 @@ from torchyard_core.booking.launch_availability import (
     slots_of_plan,
     slots_to_book,
 )
-from torchyard_core.booking.model import Booking, Draft, whole_seconds
+from torchyard_core.booking.model import USUAL_LENGTH, Booking, Draft, whole_seconds
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.rules.windows import check_windows
 from torchyard_core.booking.search.conflict import Conflict
 from torchyard_core.booking.search.slot_search import Fit, Wish
-from torchyard_core.booking.slots import name_slots, slots_of
+from torchyard_core.booking.slots import format_slots, slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.errors import RunFailed, TorchyardError
-from torchyard_core.formatting import command_length, command_time, hours_of, span, until
-from torchyard_core.launch.calendar_port import Reservation
+from torchyard_core.formatting import command_length, command_time, format_hours, span, until
+from torchyard_core.launch.calendar_port import BookingOptions, Reservation
 from torchyard_core.launch.checks import bookings
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, Confirmation
@@ -45,20 +45,6 @@ if TYPE_CHECKING:
 
 AT_LEAST = timedelta(minutes=15)
 """A run without a booking gets only GPUs that are free for at least this long."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The user's options of a launch that concern the calendar."""
-
-    length: timedelta | None = None
-    """`--book 4h`: the length of a booking."""
-    start_at: datetime | None = None
-    """`--at`: the start; None for now."""
-    booking_id: str | None = None
-    """`--booking`: use this one, when it begins."""
-    proposed: timedelta = timedelta(hours=8)
-    """The proposed length if a booking is needed and none was given."""
 
 
 class GpusBooked(RunFailed):
@@ -76,7 +62,7 @@ class LaunchBooking:
         self,
         calendar: Calendar,
         zone: str,
-        wanted: Wanted,
+        wanted: BookingOptions,
         *,
         file: str = "FILE",
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
@@ -90,6 +76,7 @@ class LaunchBooking:
         self._calendar = calendar
         self._zone = zone
         self._wanted = wanted
+        self._usual_length = wanted.usual_length or USUAL_LENGTH
         self._file = file
         self._on_trouble = on_trouble
         self._known: Sequence[HostFacts] = ()
@@ -119,7 +106,7 @@ class LaunchBooking:
         ways: list[Sequence[HostFacts]] = []
         for booking in own_bookings(self._view.bookings, self._person, self._start):
             ways.append(hosts_limited_to(known, booking.gpus, others))
-        length = self._wanted.length or self._wanted.proposed
+        length = self._wanted.length or self._usual_length
         # The user's own booked GPUs cannot be booked a second time.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         bookable = hosts_without_closed(known, self._closed(length))
@@ -142,7 +129,7 @@ class LaunchBooking:
         found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
             return  # the plan fails for another reason, which the planner reports
-        hold = self._wanted.length or self._wanted.proposed
+        hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
         message = conflict.sentence(self._view.slots, self._person) + self._as_of()
@@ -163,13 +150,13 @@ class LaunchBooking:
         if len(hosts) > 1:
             # Fails here, before the question, if the database is unavailable.
             self._calendar.store()
-            length = self._wanted.proposed
+            length = self._usual_length
             end = until(self._start, self._start + length, self._zone)
             what = f"GPUs of {len(hosts)} hosts, {self._names(slots_to_book(taken))}, are taken only with a booking, "
             question = Confirmation(
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
-                f"Book them until {end} ({hours_of(length)})?",
+                f"Book them until {end} ({format_hours(length)})?",
                 f"Add --book {command_length(length)} (or another length) to book them with the launch, or book "
                 f"them first: `torchyard book`.",
                 accept="book",
@@ -237,7 +224,7 @@ class LaunchBooking:
         if self._wanted.booking_id and self._chosen is None:
             self._calendar.store()  # raises StoreAway
         self._person = self._person or self._calendar.person
-        length = max(self._wanted.length or timedelta(), self._wanted.proposed, AT_LEAST)
+        length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
 
     def _load_chosen(self, store: BookingStore, booking_id: str) -> Booking:
@@ -270,7 +257,7 @@ class LaunchBooking:
         return first_bookings(self._not_mine(), start, end)
 
     def _names(self, slots: Sequence[str]) -> str:
-        return name_slots(slots, self._view.slots)
+        return format_slots(slots, self._view.slots)
 
     def _as_of(self) -> str:
         return "" if self._view.is_live else f" That is {age(self._view, self._now())}."
@@ -285,7 +272,7 @@ class LaunchBooking:
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
         """The check of GPUs that were not booked."""
         names = self._names(taken)
-        later = clashing_bookings(taken, self._others(self._start, self._start + self._wanted.proposed))
+        later = clashing_bookings(taken, self._others(self._start, self._start + self._usual_length))
         if later:
             first = min(later, key=lambda one: one.booking.start).booking
             when = f"{span(first.start, first.end, self._zone)} ({self._zone})"

@@ -13,7 +13,7 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import USUAL_LENGTH, Booking
 from torchyard_core.booking.time_parser import length, moment
-from torchyard_core.formatting import command_length, hours_of, until, wall_clock
+from torchyard_core.formatting import command_length, format_hours, until, wall_clock
 
 SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
 NOW = "now"
@@ -41,7 +41,7 @@ class PlannedTime:
     def words(self, now: datetime, zone: str) -> str:
         """`now, 8 h`; `18:00, 4 h`; `Tue 24 Nov 09:00, 8 h`."""
         start = NOW if self.start is None else until(now, self.start, zone)
-        return f"{start}, {hours_of(self.length)}"
+        return f"{start}, {format_hours(self.length)}"
 
     def start_words(self, zone: str) -> str:
         """The start for an input field: `now`, `2026-11-24 09:00` in the zone."""
@@ -67,7 +67,7 @@ def from_text(text: str) -> PlannedTime:
         return PlannedTime()
 
 
-def read_planned(start: str, lasts: str, zone: str, now: datetime) -> PlannedTime:
+def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> PlannedTime:
     """Parses user input: a start (`now`, `tomorrow 9`, `+2h`) and a length. Raises Refused, `bad_time` or `past`."""
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):
@@ -93,7 +93,7 @@ class PlannedBookings:
     own: Mapping[str, Booking] = field(default_factory=dict)
 
 
-def booked_then(bookings: Iterable[Booking], person: str, when: Interval) -> PlannedBookings:
+def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> PlannedBookings:
     """The bookings that overlap the time."""
     from torchyard_core.booking.launch_availability import first_bookings
 

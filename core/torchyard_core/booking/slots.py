@@ -12,7 +12,7 @@ from torchyard_core.problems import did_you_mean
 from torchyard_core.topology.host_facts import HostFacts
 
 
-def slots_named(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
+def parse_slots(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """The slots named in a list separated by commas or spaces, sorted and unique. Raises Refused for unknown names."""
     named: dict[str, Slot] = {}
     for word in _words(text):
@@ -23,7 +23,7 @@ def slots_named(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
     return tuple(sorted(named.values(), key=Slot.sort_key))
 
 
-def name_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
+def format_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
     """`gpu-b:2-5, gpu-c:cpu`; an unknown slot is named by its ID."""
     known = {slot.id: slot for slot in slots}
     wanted = list(ids)
@@ -87,7 +87,7 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
 
 def name_slots_of(slots: Sequence[Slot]) -> str:
     """The names of these slots."""
-    return name_slots([slot.id for slot in slots], slots)
+    return format_slots([slot.id for slot in slots], slots)
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -19,7 +19,7 @@ from torchyard_core.home import Home
 from torchyard_core.text_sanitizer import printable
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.user_settings import UserSettings, read_user_settings
-from torchyard_core.yaml_io.yaml_file import is_there
+from torchyard_core.yaml_io.yaml_file import path_exists
 
 if TYPE_CHECKING:
     from torchyard_core.app.desktop import Desktop
@@ -73,7 +73,7 @@ class CommandContext:
 
     def inventory(self) -> Inventory:
         """The fleet file. Raises FileProblem, or TorchyardError with all problems in it."""
-        if self.fleet_is_named and not is_there(self.fleet_file):
+        if self.fleet_is_named and not path_exists(self.fleet_file):
             raise FileProblem(
                 f"{self.fleet_file}: there is no such file.",
                 code="no_file",

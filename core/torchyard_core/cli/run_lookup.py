@@ -8,7 +8,7 @@ from torchyard_core.app.run_links import links_of_run, reach
 from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.output import remark
 from torchyard_core.errors import AgentMissing, Unreachable, UsageError
-from torchyard_core.launch.runs.history import History, ending
+from torchyard_core.launch.runs.history import History, fields_at_end
 from torchyard_core.launch.runs.known_runs import KnownRun, find_run, list_runs
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def history_of(chosen: CommandContext) -> History:
 def record_end(history: History, ended: dict[str, Any]) -> None:
     """Records a run's last event in this desktop's history; a disk error is only reported."""
     try:
-        history.update(ended["run_id"], **ending(ended))
+        history.update(ended["run_id"], **fields_at_end(ended))
     except OSError as error:
         remark(f"the run's end could not be noted in this computer's history: {error.strerror}: {error.filename}")
 

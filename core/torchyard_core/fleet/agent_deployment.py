@@ -31,10 +31,10 @@ from torchyard_core.fleet.agent_archive import Archive
 from torchyard_core.fleet.channel import Channel, ProcessChannel
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.inventory import Host, Transport
-from torchyard_core.fleet.response_schemas import FIRST_ANSWER, misfit
+from torchyard_core.fleet.response_schemas import FIRST_ANSWER, find_mismatch
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.openssh import explain, open_ssh
-from torchyard_core.identity import who_asks
+from torchyard_core.identity import desktop_identity
 
 ANSWER_TIMEOUT_S = 60.0
 """Time from the login to the daemon's first answer, on a slow host with a home on NFS."""
@@ -137,7 +137,7 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
     gone = threading.Event()
     link.on_close(gone.set)
     try:
-        link.call("retire", {"by": who_asks()})
+        link.call("retire", {"by": desktop_identity()})
     except Unreachable:
         pass  # it exited before its answer was sent
     except AgentRefused as refusal:
@@ -175,7 +175,7 @@ def _open(host: Host, dialer: SshDialer, nonce: str) -> Channel:
         return _started(host, command[0], lambda: ProcessChannel(command))
     remote = "exec " + shlex.join(command)
     if host.transport is Transport.OPENSSH:
-        return _started(host, "ssh", lambda: open_ssh(host, dialer.known_hosts, remote, dialer.doors))
+        return _started(host, "ssh", lambda: open_ssh(host, dialer.known_hosts, remote, dialer.throttle))
     return dialer.connect(host).execute(remote)
 
 
@@ -196,7 +196,7 @@ def _bridge(
         "sources": archive.unpacked,
         "agent_dir": host.agent_dir or paths.DEFAULT_AGENT_DIR,
         "install": install,
-        "by": who_asks(),
+        "by": desktop_identity(),
     }
     opening = b"%d\n%s%s\n" % (len(archive.bootstrap), archive.bootstrap, json.dumps(header).encode())
     answers = _AnswerReader(host, channel, nonce)
@@ -204,7 +204,7 @@ def _bridge(
     first = answers.next()
     if first.get("absent"):
         raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=f"Run `torchyard deploy {host.name}`.")
-    if place := misfit(first, FIRST_ANSWER):
+    if place := find_mismatch(first, FIRST_ANSWER):
         raise AgentFailed(host.name, f"the agent on {host.name} violates the protocol: `{place}` of its first answer.")
     if not first["have"]:
         for start in range(0, len(archive.data), CHUNK):

@@ -12,7 +12,7 @@ from typing import Any
 from torchyard_core.errors import AgentRefused, AgentTooOld, HostError, TorchyardError
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.fleet import Fleet
-from torchyard_core.identity import who_asks
+from torchyard_core.identity import desktop_identity
 
 ANSWER_S = 20.0
 
@@ -23,7 +23,7 @@ def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Da
     return {name: link for name, link in found.items() if link is not None}
 
 
-def hand_over(
+def push_calendar(
     links: Mapping[str, DaemonClient], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
 ) -> dict[str, TorchyardError]:
     """Hands the calendar to these hosts, side by side. An older agent takes none.
@@ -33,7 +33,7 @@ def hand_over(
     Returns:
         The error of each host that has not got it.
     """
-    params: dict[str, Any] = {"revision": revision, "by": who_asks()}
+    params: dict[str, Any] = {"revision": revision, "by": desktop_identity()}
     asked = {
         name: link.submit("bookings.confirm", {**params, "host": name, "taken": taken}) for name, link in links.items()
     }

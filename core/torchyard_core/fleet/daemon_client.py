@@ -13,7 +13,7 @@ from torchyard_agent.protocol import jsonrpc
 from torchyard_agent.protocol.jsonrpc import MalformedMessage, RpcError
 from torchyard_core.errors import AgentFailed, AgentRefused, AgentTooOld, HostError, Unreachable
 from torchyard_core.fleet.channel import Channel
-from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, misfit
+from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, find_mismatch
 from torchyard_core.text_sanitizer import one_line
 
 Listener = Callable[[dict[str, Any]], None]
@@ -145,7 +145,7 @@ class DaemonClient:
     def _take(self, message: dict[str, Any]) -> None:
         if "method" in message:
             name = str(message["method"])
-            if place := misfit(message.get("params", {}), NOTIFICATIONS.get(name, dict)):
+            if place := find_mismatch(message.get("params", {}), NOTIFICATIONS.get(name, dict)):
                 if name == "telemetry":
                     return  # a bad sample can be skipped
                 raise MalformedMessage(f"{name} with a malformed `{one_line(place[:80])}`")
@@ -169,7 +169,7 @@ class DaemonClient:
                 )
                 return
             future.set_exception(AgentRefused(self.host, error.message, code=error.code, hint=error.hint))
-        elif method in ANSWERS and (place := misfit(message.get("result"), ANSWERS[method])):
+        elif method in ANSWERS and (place := find_mismatch(message.get("result"), ANSWERS[method])):
             future.set_exception(self._malformed(f"its answer to {method} is malformed at `{one_line(place[:80])}`"))
         else:
             future.set_result(message.get("result"))

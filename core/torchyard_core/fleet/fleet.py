@@ -17,7 +17,7 @@ from torchyard_core.fleet.agent_archive import build_archive
 from torchyard_core.fleet.agent_deployment import attach
 from torchyard_core.fleet.credential_prompts import Prompter
 from torchyard_core.fleet.daemon_client import DaemonClient
-from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, with_use
+from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, with_occupancy
 from torchyard_core.fleet.host_facts_cache import Facts, load_facts, planner_hosts, save_facts, stamped
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
@@ -162,7 +162,7 @@ class Fleet:
         since = time.monotonic() - USE_HOLDS_S
         with self._lock:
             used = {name: sample for name, (came, sample) in self._used.items() if came >= since}
-        return tuple(with_use(facts, used.get(facts.name)) for facts in planned)
+        return tuple(with_occupancy(facts, used.get(facts.name)) for facts in planned)
 
     def reach(
         self, names: Sequence[str], arrived: Callable[[str, AgentLink | HostError], None] = lambda host, link: None

@@ -22,7 +22,7 @@ def users_of(gpu: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
-def with_use(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
+def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
     """The host's facts with the use of its GPUs from a telemetry sample. With None the use is unknown."""
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
@@ -40,7 +40,7 @@ def _logins(gpu: Mapping[str, Any]) -> str:
     return ", ".join(login for login in logins if login not in ("", "unknown"))
 
 
-def beside_gpus(sample: dict[str, Any]) -> list[str]:
+def replicas_without_gpu(sample: dict[str, Any]) -> list[str]:
     """The replicas on a host that use no GPU."""
     on_gpus = {process["replica"] for gpu in sample["gpus"] for process in gpu["processes"]}
     return [replica for replica in sample["replicas"] if replica not in on_gpus]

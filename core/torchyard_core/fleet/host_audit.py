@@ -38,15 +38,15 @@ class HostAudit:
         }
 
 
-def acts_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
+def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
     """The host's last acts, or the error. Does not install an agent."""
     try:
-        return HostAudit(name, read_acts(fleet.link(name, install=False), last))
+        return HostAudit(name, read_audit(fleet.link(name, install=False), last))
     except (HostError, AgentRefused) as error:
         return HostAudit(name, error=error)
 
 
-def read_acts(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
+def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
     """Reads the last acts of a host, by default as many as its agent returns.
 
     Raises HostError or AgentRefused; AgentTooOld if the agent has no audit.

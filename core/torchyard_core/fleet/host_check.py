@@ -33,7 +33,7 @@ class Enforcement:
     """Processes on booked GPUs that only an admin can handle, such as `python (PID 4711) of root, from …`."""
 
 
-def came_from(report: Mapping[str, Any]) -> str:
+def origin_text(report: Mapping[str, Any]) -> str:
     """The origin of a process in an agent's finding or act: `of root, in container 4d1f, from a login of ann`."""
     origin = report.get("origin")
     if not isinstance(origin, dict):
@@ -73,7 +73,7 @@ class HostCheck:
     """Why the host could not be checked."""
 
     @property
-    def policing(self) -> Enforcement | None:
+    def enforcement(self) -> Enforcement | None:
         """The agent's enforcement state; None if unknown."""
         if self.bookings is None:
             return None
@@ -81,7 +81,7 @@ class HostCheck:
         found = sum(one["verdict"] == "others" for one in self.bookings["findings"])
         reported = (one for one in self.bookings["findings"] if one["verdict"] in ("root", "unknown"))
         # A process on several GPUs is reported once per GPU.
-        violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {came_from(one)}" for one in reported))
+        violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {origin_text(one)}" for one in reported))
         return Enforcement(
             rules["level"], rules["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations
         )
@@ -151,6 +151,6 @@ def failed_check(name: str, state: str, error: TorchyardError) -> HostCheck:
     return HostCheck(name, state, problems=[error.to_json()], error=error)
 
 
-def gpus_in_words(names: Sequence[str]) -> str:
+def gpu_summary(names: Sequence[str]) -> str:
     """GPUs as text: `8 × NVIDIA H100`, or `none`."""
     return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or "none"

@@ -21,7 +21,7 @@ from torchyard_core.problems import Problem, did_you_mean, has_errors
 from torchyard_core.topology.host_facts import PortRange
 from torchyard_core.topology.model import Amount, FrozenModel, Text
 from torchyard_core.yaml_io.model_validation import validate
-from torchyard_core.yaml_io.yaml_file import Document, is_there, parse, read_text
+from torchyard_core.yaml_io.yaml_file import Document, parse_document, path_exists, read_text
 
 THIS_COMPUTER = "this-computer"
 PRIVATE_MODE = 0o600
@@ -158,13 +158,13 @@ class Inventory:
 
 def read_fleet(path: Path) -> Inventory:
     """Reads the fleet file. Without a file, the fleet is this computer. Raises FileProblem."""
-    if not is_there(path):
+    if not path_exists(path):
         return Inventory(path, DEFAULT_HOSTS, (), None)
     return _inventory(path, read_text(path))
 
 
 def _inventory(path: Path, text: str) -> Inventory:
-    document = parse(text, str(path))
+    document = parse_document(text, str(path))
     fleet, found = validate(FleetModel, document.data, document.composed.written, document.line)
     problems = [*document.problems, *found]
     if fleet is not None:

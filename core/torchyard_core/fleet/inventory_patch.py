@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.yaml_io.parser import ParsedYaml, compose
+from torchyard_core.yaml_io.parser import ParsedYaml, parse_yaml
 from torchyard_core.yaml_io.writer import dump_yaml
 
 NEW_FILE = """\
@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 
 def with_entry(text: str, entry: Entry) -> str:
     """The text with a host appended."""
-    document = compose(text, "fleet")
+    document = parse_yaml(text, "fleet")
     data = dict(document.data)
     entries = list(data.get("hosts") or [])
     return _checked(_inserted(text, document, len(entries), entry), {**data, "hosts": [*entries, entry]})
@@ -36,7 +36,7 @@ def with_entry(text: str, entry: Entry) -> str:
 
 def without_entry(text: str, position: int) -> str:
     """The text without the host at that position."""
-    document = compose(text, "fleet")
+    document = parse_yaml(text, "fleet")
     data = dict(document.data)
     entries = list(data["hosts"])
     wanted = {**data, "hosts": entries[:position] + entries[position + 1 :]}
@@ -45,7 +45,7 @@ def without_entry(text: str, position: int) -> str:
 
 def _checked(text: str, wanted: Any) -> str:
     try:
-        if compose(text, "fleet").data == wanted:
+        if parse_yaml(text, "fleet").data == wanted:
             return text
     except FileProblem:
         pass

@@ -160,7 +160,7 @@ NOTIFICATIONS: dict[str, Any] = {
 """Schemas of notifications by method."""
 
 
-def misfit(value: Any, shape: Any, at: str = "") -> str:
+def find_mismatch(value: Any, shape: Any, at: str = "") -> str:
     """The path of the first value that violates the schema, such as `gpus[0].uuid`; empty if none does."""
     here = at or "the answer"
     if isinstance(shape, dict):
@@ -172,21 +172,23 @@ def misfit(value: Any, shape: Any, at: str = "") -> str:
             if name not in value:
                 if key == name:
                     return below
-            elif found := misfit(value[name], wanted, below):
+            elif found := find_mismatch(value[name], wanted, below):
                 return found
         return ""
     if isinstance(shape, list):
         if not isinstance(value, list):
             return here
-        items = (misfit(item, shape[0], f"{at}[{position}]") for position, item in enumerate(value))
+        items = (find_mismatch(item, shape[0], f"{at}[{position}]") for position, item in enumerate(value))
         return next((one for one in items if one), "")
     if isinstance(shape, Each):
         if not isinstance(value, dict):
             return here
-        values = (misfit(item, shape.shape, f"{at}.{name}" if at else str(name)) for name, item in value.items())
+        values = (find_mismatch(item, shape.shape, f"{at}.{name}" if at else str(name)) for name, item in value.items())
         return next((one for one in values if one), "")
     if isinstance(shape, ByWord):
-        return misfit(value, shape.common, at) or misfit(value, shape.shapes.get(value[shape.key], dict), at)
+        return find_mismatch(value, shape.common, at) or find_mismatch(
+            value, shape.shapes.get(value[shape.key], dict), at
+        )
     if isinstance(shape, OneOf):
         return "" if isinstance(value, str) and value in shape.words else here
     if isinstance(shape, Between):

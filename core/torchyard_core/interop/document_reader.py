@@ -12,7 +12,7 @@ from torchyard_core.problems import Place, did_you_mean, no_lines
 from torchyard_core.topology.model import MAX_REPLICAS, Topology
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_core.yaml_io.syntax_errors import problem_at
-from torchyard_core.yaml_io.yaml_file import Document, parse
+from torchyard_core.yaml_io.yaml_file import Document, parse_document
 
 BAD_DOCUMENT = "bad_document"
 """Error code of a document that parses but is not valid in its format."""
@@ -44,7 +44,7 @@ class DocumentReader:
         """Parses a document. Raises FileProblem for invalid syntax and duplicate keys."""
         if text.lstrip()[:1] in ("{", "["):
             text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not.
-        reader = cls(parse(text, source))
+        reader = cls(parse_document(text, source))
         for twice in reader.document.problems:
             refuse(source, twice.line, f"{twice.message}.", "Keep one of the two.")
         return reader

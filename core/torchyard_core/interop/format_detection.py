@@ -9,7 +9,7 @@ from typing import Any
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.document_reader import DocumentReader, refuse
-from torchyard_core.yaml_io.parser import compose
+from torchyard_core.yaml_io.parser import parse_yaml
 
 TITLES = {
     "cloudml": "a CloudML job",
@@ -127,11 +127,11 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
 """Tests of each format, in this order. For text that does not parse, `data` has only keys."""
 
 
-def recognise(text: str, among: Iterable[str] = TITLES) -> str | None:
+def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
     """The name of a document's format; None for an unknown one."""
     text = strip_assignment(text)
     try:
-        data = compose(text, "document").data
+        data = parse_yaml(text, "document").data
     except FileProblem:
         data = _keys_of_invalid(text)
     if isinstance(data, str):
@@ -156,9 +156,9 @@ def expect(name: str, text: str, source: str, allowed: str) -> None:
     """
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")
-    if recognise(text, [name]):
+    if detect_format(text, [name]):
         return
-    found = recognise(text)
+    found = detect_format(text)
     if found is None:
         if name in _IN_YAML:
             DocumentReader.of(strip_assignment(text), source)

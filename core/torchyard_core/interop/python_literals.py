@@ -16,7 +16,7 @@ from typing import Any
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.document_reader import refuse
 from torchyard_core.problems import Place
-from torchyard_core.yaml_io.parser import MAX_DEPTH, ParsedYaml, compose
+from torchyard_core.yaml_io.parser import MAX_DEPTH, ParsedYaml, parse_yaml
 from torchyard_core.yaml_io.yaml_file import Document
 
 MAX_LETTERS = 200_000
@@ -31,7 +31,7 @@ def is_script(text: str) -> bool:
     if not _STATEMENT.search(text):
         return False
     try:
-        return not isinstance(compose(text, "script").data, dict | list)
+        return not isinstance(parse_yaml(text, "script").data, dict | list)
     except FileProblem:
         return True
 

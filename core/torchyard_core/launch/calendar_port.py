@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
+
+
+@dataclass(frozen=True)
+class BookingOptions:
+    """The options of a launch that concern the calendar."""
+
+    length: timedelta | None = None
+    """`--book 4h`: book the GPUs for so long. None books only where a booking is needed."""
+    start_at: datetime | None = None
+    """`--at`: the start; None for now."""
+    booking_id: str | None = None
+    """`--booking`: start on this booking."""
+    usual_length: timedelta | None = None
+    """Length to propose where a booking is needed; None takes it from the last run of the same name."""
 
 
 @dataclass(frozen=True)

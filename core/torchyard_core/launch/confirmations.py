@@ -43,7 +43,7 @@ def settle(question: Confirmation | None, ask: Ask) -> None:
     raise RunFailed(question.message, code=question.code, hint=question.hint)
 
 
-def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation | None:
+def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation | None:
     """The question whether to upload large files, if any of `new` are: sizes in bytes, by path, of changed files."""
     large = {path: size for path, size in new.items() if size > LARGE_FILE}
     total = sum(new.values())
@@ -69,7 +69,7 @@ def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation
     )
 
 
-def about_outside(folder: Path, own: Path) -> Confirmation | None:
+def confirm_outside_folder(folder: Path, own: Path) -> Confirmation | None:
     """The question whether to upload a working folder outside the folder of the topology file."""
     if folder.is_relative_to(own.resolve()):
         return None

@@ -17,17 +17,17 @@ from typing import Any
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError
-from torchyard_core.formatting import as_utc, utc_now
+from torchyard_core.formatting import utc_now, utc_timestamp
 from torchyard_core.home import expand_user
-from torchyard_core.identity import who_asks
+from torchyard_core.identity import desktop_identity
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import LaunchCalendar, Reservation
 from torchyard_core.launch.checks.bandwidth import check_bandwidth, measure
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.checks.connectivity import check_ways
+from torchyard_core.launch.checks.connectivity import check_connectivity
 from torchyard_core.launch.checks.host_facts import check_strategy
 from torchyard_core.launch.checks.preflight_client import PreflightClient
-from torchyard_core.launch.confirmations import Ask, about_outside, about_size, no_answer, settle
+from torchyard_core.launch.confirmations import Ask, confirm_outside_folder, confirm_size, no_answer, settle
 from torchyard_core.launch.lease_renewal import LeaseRenewal
 from torchyard_core.launch.planning import LaunchContext, Planner
 from torchyard_core.launch.progress import LaunchProgress
@@ -35,7 +35,7 @@ from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
 from torchyard_core.launch.runs.history import RunRecord, new_run_id
 from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
-from torchyard_core.launch.snapshot_upload import send_everywhere
+from torchyard_core.launch.snapshot_upload import upload_to_all
 from torchyard_core.launch.submission import prepare, start, take_back
 from torchyard_core.launch.warm_start import early_imports, imports_package, start_early
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
@@ -139,7 +139,7 @@ class Launch:
             timings = {"checked_s": progress.elapsed_s()}
             progress.emit("run_state", state="sending")
             if snapshot is not None:
-                send_everywhere(snapshot, context.links, self.hosts, progress)
+                upload_to_all(snapshot, context.links, self.hosts, progress)
             timings["sent_s"] = progress.elapsed_s()
             root = snapshot.root if snapshot else None
             if self.again is not None:
@@ -154,7 +154,7 @@ class Launch:
             )
             if self.again is not None:
                 progress.report_checks([check_resumed(self.again, context.plan, prepared)])
-            progress.report_checks(check_ways(context, prepared, progress))
+            progress.report_checks(check_connectivity(context, prepared, progress))
             primary = context.links[context.primary]
             started = StartedRun(self.run_id, context.plan, primary, dict(context.links), timings, reserved, root)
             start(
@@ -276,11 +276,11 @@ class Launch:
         as_written = topology_from_text(self.source.document.text).topology
         is_from_file = as_written is not None and as_written.program.workdir == program.workdir  # not from --set
         if is_from_file and not self.was_launched_here:
-            settle(about_outside(folder, home), self.ask)
+            settle(confirm_outside_folder(folder, home), self.ask)
 
         def ask_about_size(listing: Listing) -> None:
             self._progress.stop_if_cancelled()
-            settle(about_size(folder, listing.unseen, len(context.plan.hosts)), self.ask)
+            settle(confirm_size(folder, listing.unseen, len(context.plan.hosts)), self.ask)
 
         hashes = self.caches / "files" if self.caches is not None else None
         snapshot = take_snapshot(folder, program.exclude, self._progress.cancelled, hashes, ask_about_size)
@@ -292,7 +292,7 @@ class Launch:
             "primary": planned.primary,
             "hosts": list(planned.hosts),
             "submitted": utc_now(),
-            "launched_from": who_asks(),
+            "launched_from": desktop_identity(),
             "topology_file": self.source.source,
             "topology": self._text(),
             "strategy": self.topology.strategy.kind.value,
@@ -302,7 +302,7 @@ class Launch:
             **({"restarted_from": self.again.run_id} if self.again is not None else {}),
             **({"booking": reserved.booking_id} if reserved.booking_id else {}),
             **({"person": reserved.owner} if reserved.owner else {}),
-            **({"start_at": as_utc(reserved.start_at.timestamp())} if reserved.start_at is not None else {}),
+            **({"start_at": utc_timestamp(reserved.start_at.timestamp())} if reserved.start_at is not None else {}),
         }
 
     def _text(self) -> str:

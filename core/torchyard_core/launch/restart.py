@@ -32,9 +32,9 @@ from torchyard_core.launch.confirmations import Confirmation
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.history import RunRecord
-from torchyard_core.launch.runs.known_runs import KnownRun, is_over, shown_of
+from torchyard_core.launch.runs.known_runs import KnownRun, is_over, run_details
 from torchyard_core.launch.snapshot import Snapshot
-from torchyard_core.launch.snapshot_upload import send_everywhere
+from torchyard_core.launch.snapshot_upload import upload_to_all
 from torchyard_core.launch.warm_start import IMPORTS
 from torchyard_core.text_sanitizer import one_line
 from torchyard_core.topology.file import TopologyFile, topology_from_text
@@ -61,13 +61,13 @@ class EndedRun:
     """Root hash of its code; None without code."""
     links: Mapping[str, AgentLink]
     """Links to those of its hosts that answer."""
-    told_by: str = ""
+    reported_by: str = ""
     """The host whose record describes the run; empty if this desktop launched it."""
     early_imports: tuple[str, ...] = ()
     """Modules that its ranks' interpreters could import before the program's code arrived."""
 
 
-def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
+def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
     """The ended run, from this desktop's record `own`, else from that of the first host that answers.
 
     Raises RunFailed if the run is alive, a host's record differs from this desktop's, or there is no record.
@@ -75,7 +75,7 @@ def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | No
     over_by = time.monotonic() + LEAVES_WITHIN_S
     while True:
         answers = _answers(run, links)
-        states = {host: str(shown_of(run, answer)["state"]) for host, answer in answers.items()}
+        states = {host: str(run_details(run, answer)["state"]) for host, answer in answers.items()}
         going = [
             (host, states[host]) for host, answer in answers.items() if answer["alive"] or not is_over(states[host])
         ]
@@ -102,9 +102,9 @@ def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | No
     return _from_hosts(run, answers, reached)
 
 
-def about_a_foreign_run(again: EndedRun) -> Confirmation | None:
+def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
     """The question whether to launch what a host's record contains; None for a run of this desktop."""
-    if not again.told_by:
+    if not again.reported_by:
         return None
     program = again.topology.program
     what = program.command or (("-m", program.module) if program.module else (program.script or "",))
@@ -120,7 +120,7 @@ def about_a_foreign_run(again: EndedRun) -> Confirmation | None:
     ]
     return Confirmation(
         "foreign_run",
-        f"this computer did not launch run {again.run_id}; {again.told_by} says that it was:\n  "
+        f"this computer did not launch run {again.run_id}; {again.reported_by} says that it was:\n  "
         + "\n  ".join(map(one_line, lines)),
         "Launch it?",
         "Add -y where you trust that host, or launch the topology file with `torchyard run`.",
@@ -128,10 +128,10 @@ def about_a_foreign_run(again: EndedRun) -> Confirmation | None:
     )
 
 
-def about_foreign_secrets(again: EndedRun) -> Confirmation | None:
+def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
     """The question whether to send the secrets that a host's record names; None for a run of this desktop."""
     names = again.topology.program.secrets
-    if not again.told_by or not names:
+    if not again.reported_by or not names:
         return None
     program = again.topology.program
     what = program.command or (("-m", program.module) if program.module else (program.script or "",))
@@ -142,7 +142,7 @@ def about_foreign_secrets(again: EndedRun) -> Confirmation | None:
     ]
     return Confirmation(
         "foreign_secrets",
-        f"{again.told_by} says that run {again.run_id} needs secrets of this computer, which did not launch it:\n  "
+        f"{again.reported_by} says that run {again.run_id} needs secrets of this computer, which did not launch it:\n  "
         + "\n  ".join(map(one_line, lines)),
         f"Send {one_line(', '.join(names))} to the hosts?",
         "Launch the topology file instead, where you know what it does with them.",
@@ -165,11 +165,11 @@ def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ..
     Raises RunFailed if only a host's record says so and the user did not name them too (`runs restart --secret`).
     """
     wanted = again.topology.program.secrets
-    lacking = [name for name in wanted if name not in named] if again.told_by else []
+    lacking = [name for name in wanted if name not in named] if again.reported_by else []
     if lacking:
         options = " ".join(f"--secret {shlex.quote(name)}" for name in lacking)
         raise RunFailed(
-            f"{again.told_by} says that run {again.run_id} needs the secret{'s' * (len(lacking) > 1)} "
+            f"{again.reported_by} says that run {again.run_id} needs the secret{'s' * (len(lacking) > 1)} "
             f"{', '.join(lacking)}, but this computer did not launch it.",
             code="foreign_secrets",
             hint=f"Name what to send: `torchyard runs restart {again.run_id} {options}`.",
@@ -269,7 +269,7 @@ def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, pro
         if manifest is not None and root_of(manifest) == again.snapshot:
             with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
                 _fetch(manifest, link, Path(folder), progress)
-                send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, progress)
+                upload_to_all(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, progress)
             links.update(lacking)
             return
     raise RunFailed(

@@ -15,7 +15,7 @@ from pathspec import GitIgnoreSpec
 from torchyard_agent.protocol.jsonrpc import MAX_LINE
 from torchyard_agent.protocol.snapshot_manifest import Entry, root_of
 from torchyard_core.errors import RunFailed
-from torchyard_core.gitignore import ignoring
+from torchyard_core.gitignore import gitignore_spec
 from torchyard_core.launch.file_hash_cache import FileHashCache
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
@@ -118,7 +118,7 @@ def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches
     """Lists the files of `folder` that a snapshot would hold. Raises OSError."""
     hashes = FileHashCache.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
-    for path, status in _files(folder, "", [(0, ignoring([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))]):
+    for path, status in _files(folder, "", [(0, gitignore_spec([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))]):
         if cancelled.is_set() or len(listing.found) > MAX_FILES:
             break
         listing.found.append((path, status))
@@ -150,7 +150,7 @@ def _files(
     here = folder / below
     own = here / ".gitignore"
     if own.is_file():
-        ignores = [*ignores, (len(below), ignoring(own.read_text(errors="replace").splitlines()))]
+        ignores = [*ignores, (len(below), gitignore_spec(own.read_text(errors="replace").splitlines()))]
     with os.scandir(here) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
     for entry in entries:

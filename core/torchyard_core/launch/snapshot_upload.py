@@ -142,7 +142,7 @@ RECONNECTS = 2
 PAUSE_S = 1.0
 
 
-def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
+def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
     """Makes `snapshot` available on every host of `links`. Raises what `upload_snapshot` raises.
 
     A broken link is replaced, also in `links`, and the upload is resumed.

@@ -11,7 +11,7 @@ from typing import Any
 from torchyard_agent.protocol.messages import Join, Member, Policy, Prepare, Prepared, Start
 from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused, HostError
-from torchyard_core.identity import who_asks
+from torchyard_core.identity import desktop_identity
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reservation
 from torchyard_core.launch.environment import PreparedHost, cluster_plan
@@ -174,7 +174,7 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
     `hosts` reconnects closed links, which is necessary only after the start was requested. Returns the hosts that have
     not confirmed the release. Each step takes TAKE_BACK_S at most.
     """
-    abort = {"run_id": run_id, "by": who_asks()}
+    abort = {"run_id": run_id, "by": desktop_identity()}
     answers = _answers(links, "run.abort", abort)
     if hosts is not None:
         reconnected = _reconnect([host for host, link in links.items() if not link.is_open], hosts)
@@ -190,7 +190,7 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
 
 def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
     """Stops the run on all hosts without grace and removes its folders. Returns the hosts where nothing is left."""
-    by = who_asks()
+    by = desktop_identity()
     stop = {"run_id": run_id, "reason": f"taken back by {by} while it was launched", "force": True, "by": by}
     _answers(links, "run.stop", stop)
     deadline = time.monotonic() + TAKE_BACK_S

@@ -14,11 +14,11 @@ from torchyard_core.topology.checks.program import check_exclude, check_files, c
 from torchyard_core.topology.checks.strategy import check_strategy
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.overrides import apply_settings
+from torchyard_core.topology.overrides import apply_overrides
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_core.yaml_io.parser import shown
 from torchyard_core.yaml_io.writer import dump_yaml
-from torchyard_core.yaml_io.yaml_file import Document, parse, read_text
+from torchyard_core.yaml_io.yaml_file import Document, parse_document, read_text
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class TopologyFile:
             found += check_topology(self.topology, folder=self.folder, hosts=hosts, line=self.line)
         return tuple(sorted(found, key=lambda problem: problem.line or 0))
 
-    def with_settings(self, settings: Sequence[str]) -> TopologyFile:
+    def with_overrides(self, settings: Sequence[str]) -> TopologyFile:
         """The same file with overrides such as `pools.workers.replicas=2`. Raises UsageError."""
         if self.topology is None or not settings:
             return self
-        return replace(self, topology=apply_settings(self.topology, settings))
+        return replace(self, topology=apply_overrides(self.topology, settings))
 
 
 def check_topology(
@@ -87,7 +87,7 @@ def read_topology(path: Path | str) -> TopologyFile:
 
 def topology_from_text(text: str, source: str = "topology", folder: Path | None = None) -> TopologyFile:
     """Reads a topology from text. Raises FileProblem for text that is not YAML."""
-    document = parse(text, source)
+    document = parse_document(text, source)
     topology, found = validate(Topology, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)
     if document.problems:

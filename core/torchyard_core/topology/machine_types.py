@@ -11,7 +11,7 @@ from typing import Any
 
 from torchyard_core.topology.document.edits import set_pools
 from torchyard_core.topology.model import Pool, Role, Topology
-from torchyard_core.yaml_io.parser import compose
+from torchyard_core.yaml_io.parser import parse_yaml
 
 _SIZED = re.compile(r"(?P<series>[a-z][a-z0-9-]*)-(?P<cpus>[0-9]{1,4})")
 
@@ -38,7 +38,7 @@ class Machine:
 @cache
 def _data() -> Mapping[str, Any]:
     text = files("torchyard_resources").joinpath("machines.yaml").read_text(encoding="utf-8")
-    data: Mapping[str, Any] = compose(text, "machines.yaml").data
+    data: Mapping[str, Any] = parse_yaml(text, "machines.yaml").data
     return data
 
 

@@ -12,10 +12,10 @@ from torchyard_core.errors import FileProblem, UsageError
 from torchyard_core.problems import Place, did_you_mean, no_lines
 from torchyard_core.topology.model import Topology
 from torchyard_core.yaml_io.model_validation import type_at, validate
-from torchyard_core.yaml_io.parser import ParsedYaml, compose
+from torchyard_core.yaml_io.parser import ParsedYaml, parse_yaml
 
 
-def apply_settings(topology: Topology, settings: Sequence[str]) -> Topology:
+def apply_overrides(topology: Topology, settings: Sequence[str]) -> Topology:
     """The topology with each `path=value` set, in order. Values are YAML; pools go by name.
 
     Raises UsageError for an unknown path or an invalid value.
@@ -46,7 +46,7 @@ def _value(text: str, setting: str) -> ParsedYaml:
     if not text.strip():
         return ParsedYaml()
     try:
-        value = compose(text, "value")
+        value = parse_yaml(text, "value")
     except FileProblem as problem:
         message = problem.message.split(": ", 1)[-1]
         raise _refused(setting, f"the value is not YAML: {message}", problem.hint) from None

@@ -63,7 +63,7 @@ class ParsedYaml:
     """Duplicate keys."""
 
 
-def compose(text: str, source: str) -> ParsedYaml:
+def parse_yaml(text: str, source: str) -> ParsedYaml:
     """Parses one YAML document. Raises FileProblem for text that does not parse or is not plain data."""
     composer = _Composer(source)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.problems import Place, Problem
-from torchyard_core.yaml_io.parser import ParsedYaml, Span, compose
+from torchyard_core.yaml_io.parser import ParsedYaml, Span, parse_yaml
 from torchyard_core.yaml_io.syntax_errors import problem_at
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -87,7 +87,7 @@ def read_text(path: Path, source: str | None = None) -> str:
         raise problem_at(source, line, f"byte 0x{byte:02x} is not UTF-8 text.", "Save the file as UTF-8.") from None
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether a path exists. True if that cannot be determined, so that reading reports the error."""
     try:
         path.lstat()
@@ -107,6 +107,6 @@ def _other_suffix(path: Path) -> str:
     return ""
 
 
-def parse(text: str, source: str) -> Document:
+def parse_document(text: str, source: str) -> Document:
     """Parses one YAML document. Raises FileProblem."""
-    return Document(source, text, compose(text, source))
+    return Document(source, text, parse_yaml(text, source))

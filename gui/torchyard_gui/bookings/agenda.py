@@ -6,7 +6,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelInd
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
 
 from torchyard_core.booking.model import Booking
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import is_shown
 from torchyard_gui.bookings.calendar.display_list import DisplayList
@@ -92,7 +92,7 @@ class _Rows(QAbstractTableModel):
                 labels.time_span(one.start, one.until, seen.zone, now or one.start),
                 one.title,
                 labels.owner_name(one.owner, seen.person),
-                name_slots(one.gpus, seen.slots),
+                format_slots(one.gpus, seen.slots),
                 labels.duration_text(one.duration.total_seconds()),
                 picture.notes.get(one.id) or labels.state_text(one, now or one.start),
             )

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from PySide6.QtCore import QObject, QTimer
 
 from torchyard_core.booking.model import Booking
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
@@ -89,7 +89,7 @@ class BookingReminder(QObject):
         seen, now, booking = self._model.seen, self._model.now, soon.booking
         text = self.tr("Your booking “{title}” of {gpus} ends at {time}, in {left}.").format(
             title=booking.title,
-            gpus=name_slots(booking.gpus, seen.slots),
+            gpus=format_slots(booking.gpus, seen.slots),
             time=labels.clock(booking.end, seen.zone),
             left=labels.duration_text(max(60.0, (booking.end - now).total_seconds())),
         )
@@ -117,7 +117,7 @@ class BookingReminder(QObject):
             self._say(self.tr("“{title}” is yours until {time}.").format(title=booking.title, time=time))
 
         def failed(error: TorchyardError) -> None:
-            self._problem = labels.said(error)
+            self._problem = labels.error_text(error)
             announce(self.bar, self._problem, urgent=True)
             self.refresh()
 

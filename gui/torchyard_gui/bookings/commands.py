@@ -12,7 +12,7 @@ from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.slot_search import Fit, Wish
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.time_axis import utc
@@ -176,11 +176,11 @@ class BookingCommands(QObject):
     def _summary(self, booking: Booking) -> str:
         seen = self.model.seen
         when = labels.time_span(booking.start, booking.end, seen.zone, self.model.now)
-        return f"{name_slots(booking.gpus, seen.slots)}, {when}"
+        return f"{format_slots(booking.gpus, seen.slots)}, {when}"
 
     def _remember(self, undo: Undo | None) -> None:
         self.last = undo
         self.undo_changed.emit()
 
     def _failed(self, error: TorchyardError) -> None:
-        self.failed.emit(labels.said(error))
+        self.failed.emit(labels.error_text(error))

@@ -42,7 +42,7 @@ class LoadedCalendar:
         return found
 
 
-def refusal(known: LoadedCalendar, draft: Draft, of: Booking | None = None) -> Refused | None:
+def find_loaded_refusal(known: LoadedCalendar, draft: Draft, of: Booking | None = None) -> Refused | None:
     """Why `draft` cannot be booked, or why `of` cannot be changed into it; None if nothing is known against it."""
     if known.away:
         return Refused(known.away, code="store_away")

@@ -17,7 +17,7 @@ from torchyard_gui.widgets.advice import as_sentence
 translate = QCoreApplication.translate
 
 
-def said(error: TorchyardError) -> str:
+def error_text(error: TorchyardError) -> str:
     """Returns an error as one or two sentences; names of hosts and GPUs stay as they are."""
     message = error.message
     if message.partition(" ")[0].isalpha():

@@ -37,7 +37,7 @@ class Notifications(QObject):
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:
-        self.show_refusal(labels.said(error))
+        self.show_refusal(labels.error_text(error))
 
     def show_settled(self, freed: int, served: int) -> None:
         """Shows how many bookings were released as idle and how many waiting requests were booked."""

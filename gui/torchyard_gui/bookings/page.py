@@ -23,7 +23,7 @@ from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, 
 from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_form import command_for
 from torchyard_gui.bookings.dialogs.dialog_controller import DialogController
-from torchyard_gui.bookings.draft_validation import LoadedCalendar, refusal
+from torchyard_gui.bookings.draft_validation import LoadedCalendar, find_loaded_refusal
 from torchyard_gui.bookings.drawers.drawer_controller import DrawerController
 from torchyard_gui.bookings.drawers.drawer_layout import DrawerLayout
 from torchyard_gui.bookings.legend import Legend
@@ -309,8 +309,8 @@ class BookingsPage(QWidget):
             return ""
         title = of.title if of is not None else self.commands.title
         draft = Draft(title, tuple(gpus), utc(start), utc(end), of.zone if of is not None else self.model.seen.zone)
-        found = refusal(self._known, draft, of)
-        return labels.said(found) if found is not None else ""
+        found = find_loaded_refusal(self._known, draft, of)
+        return labels.error_text(found) if found is not None else ""
 
     def point_at(self, fit: Fit, number: int) -> None:
         """Scrolls to a fit."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Draft, Slot
-from torchyard_core.booking.slots import slots_named
+from torchyard_core.booking.slots import parse_slots
 from torchyard_core.booking.time_parser import instant, length, moment, zone_of
 
 _RANGE = re.compile(r"(\d{1,2}(?::\d{2})?)\s*(?:-|–|to|bis|~)\s*(\d{1,2}(?::\d{2})?)")
@@ -34,7 +34,7 @@ def read_draft(text: str, slots: Sequence[Slot], zone: str, now: datetime, title
         count += 1
     if not count:
         raise Refused(f"“{_short(text)}” does not begin with GPUs", code="bad_paste", hint=_HINT)
-    gpus = tuple(slot.id for slot in slots_named(" ".join(words[:count]), slots))
+    gpus = tuple(slot.id for slot in parse_slots(" ".join(words[:count]), slots))
     start, end, rest = _time(" ".join(words[count:]), zone, now)
     return Draft(rest or title, gpus, start, end, zone)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.fleet.gpu_occupancy import with_use
+from torchyard_core.fleet.gpu_occupancy import with_occupancy
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_status import HostStatus
@@ -47,7 +47,7 @@ class HostAvailability(QObject):
         """Returns a host for the planner; the same object until something relevant changes."""
         found, sample, made = self._made.get(status.name, (None, None, None))
         if made is None or found is not status.facts or sample is not status.sample:
-            now = self._with_bookings(self._with_own_runs(with_use(status.facts, status.sample), status.sample))
+            now = self._with_bookings(self._with_own_runs(with_occupancy(status.facts, status.sample), status.sample))
             made = now if now != made else made
             self._made[status.name] = status.facts, status.sample, made
         return made

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.fleet.host_audit import Act, read_acts
+from torchyard_core.fleet.host_audit import Act, read_audit
 from torchyard_gui.bridge.host_status import now
 from torchyard_gui.bridge.jobs import Job, Jobs
 
@@ -65,7 +65,7 @@ class HostLinks:
 
     def ask_acts(self, name: str, link: DaemonClient, done: Callable[[str, tuple[Act, ...]], None]) -> None:
         """Asks for a host's latest audit records; a failure changes nothing."""
-        self._jobs.run(lambda: read_acts(link, NEWEST_ACTS), partial(done, name))
+        self._jobs.run(lambda: read_audit(link, NEWEST_ACTS), partial(done, name))
 
     def forget(self, name: str) -> None:
         """Forgets a host that left the fleet."""

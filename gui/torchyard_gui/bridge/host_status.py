@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError
-from torchyard_core.fleet.gpu_occupancy import beside_gpus, users_of
+from torchyard_core.fleet.gpu_occupancy import replicas_without_gpu, users_of
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
 from torchyard_core.fleet.host_facts_cache import Facts
@@ -126,7 +126,7 @@ class HostStatus:
     @property
     def beside_gpus(self) -> list[str]:
         """Replicas on the host's CPUs."""
-        return beside_gpus(dict(self.sample)) if self.sample is not None else []
+        return replicas_without_gpu(dict(self.sample)) if self.sample is not None else []
 
     @property
     def gpus_in_use(self) -> int | None:

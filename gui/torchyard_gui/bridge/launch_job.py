@@ -131,7 +131,8 @@ class LaunchJob(QObject):
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         """The use case that this job runs."""
-        from torchyard_core.app.launch_run import BookingOptions, LaunchRun
+        from torchyard_core.app.launch_run import LaunchRun
+        from torchyard_core.launch.calendar_port import BookingOptions
 
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.booking.planned_time import PlannedBookings, PlannedTime, booked_then, when_booked
+from torchyard_core.booking.planned_time import PlannedBookings, PlannedTime, bookings_in, when_booked
 from torchyard_core.booking.time_parser import local_zone
 from torchyard_gui.bridge.fleet_model import FleetModel
 
@@ -130,7 +130,7 @@ class PlanningTime(QObject):
 
     def _take(self, seen: CalendarState) -> None:
         self.zone = seen.zone
-        self.booked = booked_then(seen.bookings, seen.person, self.planned.interval(self.now))
+        self.booked = bookings_in(seen.bookings, seen.person, self.planned.interval(self.now))
         self.away = ""
         if not seen.is_live:
             self.away = f"{seen.as_of:%Y-%m-%d %H:%M} UTC" if seen.as_of is not None else "?"

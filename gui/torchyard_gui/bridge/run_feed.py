@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.errors import HostError, TorchyardError
-from torchyard_core.formatting import clock, percent, traffic, utc_now
+from torchyard_core.formatting import clock, format_byte_rate, percent, utc_now
 from torchyard_core.launch.runs.follower import RETRY_S, Follower
-from torchyard_core.launch.runs.history import History, RunRecord, ending
-from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, shown_of
+from torchyard_core.launch.runs.history import History, RunRecord, fields_at_end
+from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, run_details
 from torchyard_core.replica_metrics import LatestSamples
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
@@ -157,7 +157,7 @@ class RunFeed(QObject):
             return f"{rate:,.0f}/s"
         carried = track.ring.last("bytes_s")
         if carried is not None:
-            return traffic(carried)
+            return format_byte_rate(carried)
         return f"CPU {percent(cpu)}" if cpu is not None else ""
 
     def retry(self, run: KnownRun) -> None:
@@ -165,8 +165,8 @@ class RunFeed(QObject):
         picture, error = self.picture, self.error
         if self._closed or self.is_live or picture.is_followed or picture.is_over or error is None:
             return
-        if run.is_fresh or (run.told_by and not self.was_heard):
-            picture.take_shown(run.state, run.reason, run.as_of, [], run.told_by)
+        if run.is_fresh or (run.reported_by and not self.was_heard):
+            picture.take_shown(run.state, run.reason, run.as_of, [], run.reported_by)
             self._changes.run = True
         if run.primary in self._fleet().hosts and (run.is_fresh or error.code == "no_host"):
             self._begin()
@@ -285,7 +285,7 @@ class RunFeed(QObject):
             if picture.is_over:
                 picture.take_noted(record.metrics, when(record.ended))
         else:
-            picture.take_shown(self.run.state, self.run.reason, self.run.as_of, [], self.run.told_by)
+            picture.take_shown(self.run.state, self.run.reason, self.run.as_of, [], self.run.reported_by)
             picture.submitted = when(self.run.submitted)
 
     def _remember(self, ended: dict[str, Any]) -> None:
@@ -294,7 +294,7 @@ class RunFeed(QObject):
         def write() -> None:
             record = history.load(run_id)
             if record is not None and not record.ended:
-                history.update(run_id, **ending(ended))
+                history.update(run_id, **fields_at_end(ended))
 
         self._jobs.run(write)
 
@@ -362,7 +362,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
 
     alive = bool(raw["alive"])
     inbox.post("record", raw["record"].get("record", {}))
-    inbox.post("shown", shown_of(run, raw))
+    inbox.post("shown", run_details(run, raw))
     others, away = [], []
     if alive:
         for host, link in fleet.links([host for host in run.hosts if host != run.primary], install=False).items():

@@ -10,12 +10,19 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torchyard_agent.protocol.attribution import who
-from torchyard_agent.protocol.metrics_report import of_event, own_of_event
+from torchyard_agent.protocol.attribution import user_of
+from torchyard_agent.protocol.metrics_report import custom_metrics_of_event, metrics_of_event
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.launch.runs.recorded_plan import recorded_plan
-from torchyard_core.replica_metrics import Sample, TimeSeries, capacity_for, replica_values, reported_values, slow_ones
+from torchyard_core.replica_metrics import (
+    Sample,
+    TimeSeries,
+    capacity_for,
+    replica_values,
+    reported_values,
+    slow_replicas,
+)
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.run_state_types import (
     ReplicaStatus,
@@ -383,7 +390,7 @@ class RunState:
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
             self._note(TimelineEvent(at, "first_step", replica=track.name, host=track.host), changes)
         # With telemetry, the journal's reports only fill the time before.
-        values = reported_values(of_event(event), own_of_event(event))
+        values = reported_values(metrics_of_event(event), custom_metrics_of_event(event))
         if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)
             changes.samples = True
@@ -392,7 +399,7 @@ class RunState:
     def _asked(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         """Handles a launch or stop request."""
         what = "force" if event.get("force") else str(event.get("what", ""))
-        self._note(TimelineEvent(at, "asked", what, by=who(dict(event))), changes)
+        self._note(TimelineEvent(at, "asked", what, by=user_of(dict(event))), changes)
 
     def _ended(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         self.state, self.reason, self.ended = str(event["state"]), str(event["reason"] or ""), at
@@ -426,7 +433,7 @@ class RunState:
         is_whole = is_past or not self._is_partial
         self.totals.append(at, add_up(alive, is_whole=is_whole))
         trainers = [track for track in alive if track.role in TRAINERS]
-        self.slow = slow_ones({track.name: track.ring.last("compute_s") for track in trainers})
+        self.slow = slow_replicas({track.name: track.ring.last("compute_s") for track in trainers})
 
 
 def _same(one: float | None, other: float) -> bool:

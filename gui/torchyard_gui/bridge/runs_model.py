@@ -206,7 +206,7 @@ class RunsModel(QObject):
         picture = feed.picture
         if not feed.was_heard or not picture.state:
             return run
-        return replace(run, state=picture.state, reason=picture.reason, is_fresh=not picture.is_stale, told_by="")
+        return replace(run, state=picture.state, reason=picture.reason, is_fresh=not picture.is_stale, reported_by="")
 
     def _feed_changed(self, changes: Any) -> None:
         if not changes.run:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QCoreApplication
 
-from torchyard_core.formatting import count, seconds, traffic
+from torchyard_core.formatting import count, format_byte_rate, seconds
 from torchyard_gui.bridge.run_state_types import ReplicaStatus
 
 translate = QCoreApplication.translate
@@ -20,7 +20,7 @@ WRITTEN: dict[str, Callable[[float], str]] = {
     "skipped": count,
     "version": count,
     "clients": count,
-    "bytes_s": traffic,
+    "bytes_s": format_byte_rate,
 }
 """Formats by field of a report."""
 OF_SERVERS = ("version", "clients", "bytes_s")

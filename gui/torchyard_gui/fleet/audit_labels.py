@@ -7,7 +7,7 @@ from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication
 
-from torchyard_agent.protocol.attribution import cleaned, who
+from torchyard_agent.protocol.attribution import clean_name, user_of
 from torchyard_core.fleet.host_audit import Act
 from torchyard_gui.fleet.labels import short_time
 
@@ -18,10 +18,10 @@ def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
     """Returns (name, value) for the details, the newest record first: time and action, run or versions, and user."""
     pairs: list[tuple[str, str]] = []
     for act in reversed(acts):
-        doer = who(act)
+        doer = user_of(act)
         by = translate("Fleet", "by {whom}").format(whom=doer) if doer else ""
-        pairs.append((_time(act), cleaned(action_text(act))))
-        pairs += [("", cleaned(text)) for text in (_of_what(act), by) if text]
+        pairs.append((_time(act), clean_name(action_text(act))))
+        pairs += [("", clean_name(text)) for text in (_of_what(act), by) if text]
     return pairs
 
 

@@ -29,7 +29,7 @@ from torchyard_gui.fleet.labels import (
 )
 from torchyard_gui.fleet.wrapped_text import WrappedText
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark, label, scrolled, set_ink
+from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark, label, scroll_area, set_ink
 
 Pairs = list[tuple[str, str]]
 
@@ -145,8 +145,8 @@ class HostDetails(QFrame):
         agent = status.check.agent if status.check is not None else None
         if agent:
             pairs.append((self.tr("Agent"), f"{agent['version']} ({agent['sha256'][:12]})"))
-        if policing := enforcement_lines(status):
-            pairs += [(self.tr("Bookings"), policing[0]), *(("", line) for line in policing[1:])]
+        if enforcement := enforcement_lines(status):
+            pairs += [(self.tr("Bookings"), enforcement[0]), *(("", line) for line in enforcement[1:])]
         python = found.get("python") or {}
         if python.get("version"):
             pairs += [(self.tr("Python"), python["version"]), ("", python["path"])]
@@ -207,7 +207,7 @@ class HostDetails(QFrame):
         rows.addStretch()
         outside = QVBoxLayout(self)
         outside.setContentsMargins(0, 0, 0, 0)
-        outside.addWidget(scrolled(body))
+        outside.addWidget(scroll_area(body))
 
     def sizeHint(self) -> QSize:
         return QSize(theme().metrics.inspector, 400)

@@ -27,7 +27,7 @@ from torchyard_core.problems import no_lines
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.widgets import FormRow, NoticeBar, label, scrolled
+from torchyard_gui.widgets import FormRow, NoticeBar, label, scroll_area
 from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.dialogs import ConfirmationDialog, DialogButtons
 
@@ -226,7 +226,7 @@ class AddHostDialog(QDialog):
         self._rest.hide()
         rows.addWidget(self._rest)
         rows.addStretch()
-        self._scroll = scrolled(body)
+        self._scroll = scroll_area(body)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 18, 0, 16)
         layout.setSpacing(12)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication, QDateTime, QLocale
 
-from torchyard_agent.protocol.attribution import cleaned
+from torchyard_agent.protocol.attribution import clean_name
 from torchyard_core import formatting
 from torchyard_core.errors import KeyChanged, KeyUnknown
 from torchyard_core.fleet.host_check import DEGRADED, READY
@@ -170,7 +170,7 @@ def names_of(hosts: Sequence[HostStatus]) -> str:
 
 def enforcement_lines(status: HostStatus) -> list[str]:
     """Returns how the agent enforces bookings, and against whom: root's agent against everyone. None if unknown."""
-    enforced = status.check.policing if status.check is not None else None
+    enforced = status.check.enforcement if status.check is not None else None
     if enforced is None:
         return []
     level = {
@@ -181,7 +181,7 @@ def enforcement_lines(status: HostStatus) -> list[str]:
     }.get(enforced.level, enforced.level)
     if enforced.level == "off":
         return [level]
-    reported = [cleaned(one) for one in enforced.violations]
+    reported = [clean_name(one) for one in enforced.violations]
     if not enforced.is_fresh:
         return [level, translate("Fleet", "once it knows today's"), *reported]
     whose = (

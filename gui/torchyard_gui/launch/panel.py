@@ -21,7 +21,7 @@ from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch.checklist_model import STEPS, Checklist
 from torchyard_gui.launch.checklist_row import ChecklistRow
 from torchyard_gui.launch.question_block import QuestionBlock
-from torchyard_gui.widgets import Divider, NoticeBar, clear_layout, label, scrolled
+from torchyard_gui.widgets import Divider, NoticeBar, clear_layout, label, scroll_area
 from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -62,7 +62,7 @@ class LaunchPanel(QDialog):
         box.setContentsMargins(20, 10, 20, 10)
         box.addLayout(self._list)
         box.addStretch()
-        self._area = scrolled(inside, self.tr("Checklist"))
+        self._area = scroll_area(inside, self.tr("Checklist"))
         self.notice = NoticeBar()
         self.notice.action_triggered.connect(self._way_out)
         self.question = QuestionBlock()

@@ -17,7 +17,7 @@ from torchyard_gui.runs.labels import loss, memory, percent, rate
 from torchyard_gui.runs.mini_plot import MiniPlot
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import SectionLabel, label, scrolled
+from torchyard_gui.widgets import SectionLabel, label, scroll_area
 
 SHOWN = 600
 """Samples in the small plots: ten minutes at one per second."""
@@ -61,7 +61,7 @@ class SidePanel(QWidget):
         layout.addWidget(SectionLabel(self.tr("Events")))
         layout.addWidget(self.timeline)
         layout.addStretch()
-        self._area, self._inside = scrolled(inside), inside
+        self._area, self._inside = scroll_area(inside), inside
         self.timeline.row_entered.connect(self._show_row)
         around = QVBoxLayout(self)
         around.setContentsMargins(0, 0, 0, 0)

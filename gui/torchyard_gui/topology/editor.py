@@ -185,11 +185,13 @@ class Editor(QObject):
 
     def why_not(self, names: Sequence[str], target: str) -> str:
         """Returns why replicas cannot go to a target, or ""."""
-        return manual_placement.why_not(self.value, self.facts(), names, target)
+        return manual_placement.drop_refusal(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
         """Returns why a new replica cannot go to a target, or ""."""
-        return manual_placement.why_not_new(self.value, self.facts(), role, target, gpus=self.gpus_for(role, target))
+        return manual_placement.new_replica_refusal(
+            self.value, self.facts(), role, target, gpus=self.gpus_for(role, target)
+        )
 
     # Clipboard
 

@@ -27,7 +27,7 @@ from torchyard_gui.topology.labels import (
     role_sentence,
 )
 from torchyard_gui.topology.palette_list import COUNT, KEY, NONE, PaletteList, PaletteSection
-from torchyard_gui.widgets.containers import scrolled
+from torchyard_gui.widgets.containers import scroll_area
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.input_fields import NumberField, SearchField
 from torchyard_gui.widgets.text_labels import label
@@ -100,7 +100,7 @@ class Palette(QFrame):
         for section in self.sections:
             layout.addWidget(section)
         layout.addStretch()
-        return scrolled(inner)
+        return scroll_area(inner)
 
     # Lists, created when first shown or searched
 

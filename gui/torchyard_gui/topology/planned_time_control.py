@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.planned_time import PlannedTime, read_planned
+from torchyard_core.booking.planned_time import PlannedTime, parse_planned_time
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets.advice import as_sentence
@@ -148,12 +148,12 @@ class PlannedTimePopup(Popup):
         self.start_row.set_problem("")
         self.lasts_row.set_problem("")
         try:
-            read_planned("now", self.lasts.text(), planning.zone, planning.now)
+            parse_planned_time("now", self.lasts.text(), planning.zone, planning.now)
         except Refused as refused:
             self._refuse(self.lasts_row, refused)
             return
         try:
-            planned = read_planned(self.start.text(), self.lasts.text(), planning.zone, planning.now)
+            planned = parse_planned_time(self.start.text(), self.lasts.text(), planning.zone, planning.now)
         except Refused as refused:
             self._refuse(self.start_row, refused)
             return

@@ -1,7 +1,7 @@
 """Widgets shared by the pages."""
 
 from torchyard_gui.widgets.clear_layout import clear_layout, remove_widgets
-from torchyard_gui.widgets.containers import Card, scrolled
+from torchyard_gui.widgets.containers import Card, scroll_area
 from torchyard_gui.widgets.empty_state import EmptyState
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.indicators import RoleBadge, StateMark
@@ -26,6 +26,6 @@ __all__ = [
     "clear_layout",
     "label",
     "remove_widgets",
-    "scrolled",
+    "scroll_area",
     "set_ink",
 ]

@@ -24,7 +24,7 @@ class Card(QFrame):
             self.style().polish(self)
 
 
-def scrolled(inside: QWidget, name: str = "") -> QScrollArea:
+def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:
     """Returns a frameless, vertically scrolling area. With `name` it accepts the focus, so that keys scroll it."""
     area = QScrollArea()
     area.setWidgetResizable(True)

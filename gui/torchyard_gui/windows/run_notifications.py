@@ -30,7 +30,7 @@ class RunNotifications(QObject):
 
     def refresh(self) -> None:
         """Reports changes; not those that a host other than the primary assumes."""
-        sure = [run for run in self._model.runs if not run.told_by]
+        sure = [run for run in self._model.runs if not run.reported_by]
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:
             was = before.get(run.run_id, run.state)

@@ -9,7 +9,7 @@ from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol import journal_replay
-from torchyard_agent.protocol.attribution import LONGEST, asked, who
+from torchyard_agent.protocol.attribution import LONGEST, attribution_entry, user_of
 
 FOREVER = shell("exec sleep 1000")
 LAUNCH = {"by": "kim", "from": "laptop", "what": "launch", "uid": os.getuid()}
@@ -39,7 +39,7 @@ def test_a_stop_on_any_host_is_in_the_whole_runs_journal(play: Play) -> None:
         assert asked_of(b) == [LAUNCH, stop_by("lee", "tower")]
         assert a.journal()[0]["event"] == "asked"
         view = journal_replay.fold(yard.run_id, a.journal())
-        assert [(told["what"], who(told)) for told in view["asked"]] == [
+        assert [(told["what"], user_of(told)) for told in view["asked"]] == [
             ("launch", "kim@laptop"),
             ("stop", "lee@tower"),
         ]
@@ -78,7 +78,7 @@ def test_a_desktop_that_does_not_say_who_it_is_is_nobody(play: Play) -> None:
         await yard.begin(replica("worker-0", "gpu-a", FOREVER))
         await a.call("stop", reason="enough")
         assert (await yard.end())["reason"] == "enough"
-        assert [who(told) for told in asked_of(a)] == ["", ""]
+        assert [user_of(told) for told in asked_of(a)] == ["", ""]
 
     play(story)
 
@@ -96,8 +96,8 @@ def test_a_shutdown_of_the_host_is_nobodys_wish(play: Play) -> None:
 
 
 def test_a_claim_is_one_short_line() -> None:
-    assert asked("stop", "lee\n\x1b[2J@tower")["by"] == "lee[2J"
-    assert len(who(asked("stop", "x" * 5000))) == LONGEST
-    assert who(asked("stop", "kim")) == "kim"
-    assert who(asked("stop", "kim@example.org@laptop")) == "kim@example.org@laptop"
-    assert who(asked("stop", ["no", "text"])) == ""
+    assert attribution_entry("stop", "lee\n\x1b[2J@tower")["by"] == "lee[2J"
+    assert len(user_of(attribution_entry("stop", "x" * 5000))) == LONGEST
+    assert user_of(attribution_entry("stop", "kim")) == "kim"
+    assert user_of(attribution_entry("stop", "kim@example.org@laptop")) == "kim@example.org@laptop"
+    assert user_of(attribution_entry("stop", ["no", "text"])) == ""

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.core.booking.test_launch_availability import HOSTS, ONE, planned
-from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.model import Booking, Draft, State
 from torchyard_core.booking.run_end import end_bookings
 from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.runs.history import History, RunRecord
 
 HALF_AN_HOUR = timedelta(minutes=30)
@@ -47,7 +48,7 @@ def note(history: History, run_id: str, state: str, booking: Booking, ended: str
 
 def launch(calendar: Calendar, run_id: str, length: timedelta | None = None) -> LaunchBooking:
     """The part of a launch before any process starts."""
-    launching = LaunchBooking(calendar, "UTC", Wanted(length=length))
+    launching = LaunchBooking(calendar, "UTC", BookingOptions(length=length))
     way = launching.choices(HOSTS)[0]
     reserved = launching.settle(planned(ONE, way), run_id, "work", lambda question: False)
     assert reserved.booking_id is not None

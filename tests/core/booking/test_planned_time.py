@@ -8,7 +8,7 @@ import pytest
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, State
-from torchyard_core.booking.planned_time import PlannedTime, booked_then, from_text, read_planned, when_booked
+from torchyard_core.booking.planned_time import PlannedTime, bookings_in, from_text, parse_planned_time, when_booked
 
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
 ZONE = "Europe/Berlin"
@@ -31,7 +31,7 @@ def booking(owner: str, gpu: str, begin: float, end: float, state: State = State
     ],
 )
 def test_what_somebody_writes_is_read_and_said(start: str, lasts: str, said: str) -> None:
-    assert read_planned(start, lasts, ZONE, NOW).words(NOW, ZONE) == said
+    assert parse_planned_time(start, lasts, ZONE, NOW).words(NOW, ZONE) == said
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,15 @@ def test_what_somebody_writes_is_read_and_said(start: str, lasts: str, said: str
 )
 def test_what_is_no_time_to_plan_for_is_refused(start: str, lasts: str, code: str) -> None:
     with pytest.raises(Refused) as told:
-        read_planned(start, lasts, ZONE, NOW)
+        parse_planned_time(start, lasts, ZONE, NOW)
     assert told.value.code == code
     assert told.value.hint
 
 
 def test_it_is_kept_as_text_and_a_time_that_has_come_is_now() -> None:
-    later = read_planned("tomorrow 9", "4h", ZONE, NOW)
+    later = parse_planned_time("tomorrow 9", "4h", ZONE, NOW)
     assert from_text(later.to_text()) == later
-    assert read_planned(later.start_words(ZONE), later.length_words, ZONE, NOW) == later
+    assert parse_planned_time(later.start_words(ZONE), later.length_words, ZONE, NOW) == later
     assert later.at(NOW).is_later
     assert later.at(NOW + 48 * HOUR) == PlannedTime(None, 4 * HOUR)
     assert from_text("rubbish") == from_text("") == PlannedTime()
@@ -62,10 +62,10 @@ def test_who_has_what_is_the_first_live_booking_that_touches_the_time() -> None:
         booking("lee", "GPU-2", 8, 9),  # begins as the time ends
         booking("lee", "GPU-3", 0, 4, State.RELEASED),
     ]
-    found = booked_then(known, "kim", PlannedTime().interval(NOW))
+    found = bookings_in(known, "kim", PlannedTime().interval(NOW))
     assert {gpu: one.owner for gpu, one in found.others.items()} == {"GPU-0": "lee"}
     assert list(found.own) == ["GPU-1"]
-    later = booked_then(known, "kim", PlannedTime(NOW + 4 * HOUR, 2 * HOUR).interval(NOW))
+    later = bookings_in(known, "kim", PlannedTime(NOW + 4 * HOUR, 2 * HOUR).interval(NOW))
     assert {gpu: one.owner for gpu, one in later.others.items()} == {"GPU-0": "sam"}
 
 

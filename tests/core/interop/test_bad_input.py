@@ -10,7 +10,7 @@ import pytest
 from tests.core.interop import samples
 from torchyard_core.errors import FileProblem, TorchyardError, UsageError
 from torchyard_core.interop.document_writer import ExportOptions
-from torchyard_core.interop.format_detection import recognise
+from torchyard_core.interop.format_detection import detect_format
 from torchyard_core.interop.format_registry import FORMATS, READ, read_foreign, write_foreign
 from torchyard_core.topology.file import topology_from_text
 
@@ -171,7 +171,7 @@ def test_the_error_for_a_document_of_another_format_names_that(asked: str, given
     ],
 )
 def test_a_syntax_error_has_its_line_in_every_format(name: str, text: str, line: int, message: str) -> None:
-    assert recognise(text) == name
+    assert detect_format(text) == name
     with pytest.raises(FileProblem, match="this looks like a "):
         read_foreign("singa", text, "doc")
     with pytest.raises(FileProblem) as caught:
@@ -180,7 +180,7 @@ def test_a_syntax_error_has_its_line_in_every_format(name: str, text: str, line:
 
 
 def test_a_syntax_error_in_an_unknown_format_has_its_line() -> None:
-    assert recognise("a: [") is None
+    assert detect_format("a: [") is None
     with pytest.raises(FileProblem, match=r"doc:1: the `\[` that begins here is not closed"):
         read_foreign("vertex", "a: [", "doc")
 

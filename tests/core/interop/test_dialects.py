@@ -11,7 +11,7 @@ from tests.core.interop import samples
 from tests.core.interop.test_read import counts, said
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.document_writer import ExportOptions
-from torchyard_core.interop.format_detection import recognise
+from torchyard_core.interop.format_detection import detect_format
 from torchyard_core.interop.format_registry import read_foreign, write_foreign
 from torchyard_core.interop.protobuf_text import Block, parse_proto
 from torchyard_core.topology.file import check_topology
@@ -88,7 +88,7 @@ def test_clusters_are_read_out_of_the_scripts_that_name_them_first(name: str, sc
     text = script.replace("DICTIONARY", whole).replace("CLUSTER", cluster)
     imported = read_foreign(name, text, "f")
     assert imported.topology.pins == {"worker-0": "host1", "worker-1": "host2", "ps-0": "host3"}
-    assert recognise(text) == name
+    assert detect_format(text) == name
 
 
 def test_computed_values_of_a_script_are_refused_with_their_lines() -> None:
@@ -130,7 +130,7 @@ def test_vertex_pools_are_read_out_of_the_script_that_gives_them() -> None:
     assert topology.program.command == ("python", "task.py")
     assert "f:16: the image gcr.io/demo/mnist is left out" in said(imported)
     assert "f:21: `disk_spec` is left out" in said(imported)
-    assert recognise(samples.VERTEX_PYTHON) == "vertex"
+    assert detect_format(samples.VERTEX_PYTHON) == "vertex"
     pasted = textwrap.indent("worker_pool_specs=[{'machine_spec': {'machine_type': 'n1-standard-4'}}],\n", " " * 8)
     assert counts(read_foreign("vertex", pasted, "f").topology) == {"chief": 1}
 

@@ -7,12 +7,12 @@ from jsonschema import Draft202012Validator
 
 from tests.core.examples import EVERY_KEY
 from torchyard_core.topology.json_schema import SCHEMA_FILE, schema_text, topology_schema
-from torchyard_core.yaml_io.parser import compose
+from torchyard_core.yaml_io.parser import parse_yaml
 
 
 def mismatches(text: str) -> list[str]:
     validator = Draft202012Validator(topology_schema())
-    return [error.message for error in validator.iter_errors(compose(text, "x").data)]
+    return [error.message for error in validator.iter_errors(parse_yaml(text, "x").data)]
 
 
 def test_the_schema_in_resources_is_the_model_s() -> None:

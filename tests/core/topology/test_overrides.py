@@ -6,13 +6,13 @@ from tests.core.examples import EVERY_KEY
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import PlacementRule, StrategyKind, Topology
-from torchyard_core.topology.overrides import apply_settings
+from torchyard_core.topology.overrides import apply_overrides
 
 
 def changed(*settings: str) -> Topology:
     read = topology_from_text(EVERY_KEY).topology
     assert read is not None
-    return apply_settings(read, settings)
+    return apply_overrides(read, settings)
 
 
 def refusal(*settings: str) -> str:
@@ -59,7 +59,7 @@ def test_a_block_that_the_file_does_not_have_can_be_set_into() -> None:
         "version: 1\nname: x\npools: [{name: a.b, role: worker, replicas: 1}]\nprogram: {script: a}\n"
     ).topology
     assert read is not None
-    result = apply_settings(read, ["strategy.kind=all_reduce", "pools.a.b.env.X=1", "pools.0.gpus=2"])
+    result = apply_overrides(read, ["strategy.kind=all_reduce", "pools.a.b.env.X=1", "pools.0.gpus=2"])
     assert result.strategy.kind is StrategyKind.ALL_REDUCE
     assert (result.pools[0].env, result.pools[0].gpus) == ({"X": "1"}, 2)
 

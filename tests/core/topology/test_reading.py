@@ -11,7 +11,7 @@ import pytest
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.topology.file import TopologyFile, read_topology, topology_from_text
-from torchyard_core.yaml_io.yaml_file import MAX_BYTES, parse, read_text
+from torchyard_core.yaml_io.yaml_file import MAX_BYTES, parse_document, read_text
 
 HEAD = "version: 1\nname: x\n"
 TAIL = "pools: [{name: w, role: worker, replicas: 1}]\nprogram: {script: a.py}\n"
@@ -317,7 +317,7 @@ def test_a_large_but_honest_file_is_read() -> None:
 def test_every_value_has_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a:\n  - b: 1\n    c: [2,\n        3]\n# comment\nd: |\n  text\n")
-    document = parse(read_text(path), "a")
+    document = parse_document(read_text(path), "a")
     assert [document.line(place) for place in ((), ("a",), ("a", 0, "c", 1), ("d",), ("d", "nowhere"))] == [
         1,
         1,

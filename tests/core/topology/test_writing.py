@@ -12,8 +12,8 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import FileProblem
 from torchyard_core.topology.file import dump, read_topology, topology_from_text
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.overrides import apply_settings
-from torchyard_core.yaml_io.parser import compose
+from torchyard_core.topology.overrides import apply_overrides
+from torchyard_core.yaml_io.parser import parse_yaml
 from torchyard_core.yaml_io.writer import dump_yaml
 
 
@@ -69,18 +69,18 @@ def test_only_what_was_set_is_written_in_the_model_s_order() -> None:
 )
 def test_text_stays_text_whatever_it_looks_like(value: str) -> None:
     data = {"text": value, "list": [value], value: 1}
-    assert compose(dump_yaml(data), "x").data == data
+    assert parse_yaml(dump_yaml(data), "x").data == data
 
 
 @pytest.mark.parametrize("value", [None, True, 0, -1, 1.5, 1e30, [], {}, [[]], [{}]])
 def test_plain_values_stay_themselves(value: object) -> None:
-    assert compose(dump_yaml({"a": value}), "x").data == {"a": value}
+    assert parse_yaml(dump_yaml({"a": value}), "x").data == {"a": value}
 
 
 def test_the_layout_survives_a_setting() -> None:
-    assert apply_settings(example(), ["name=y"]).layout == example().layout
-    assert apply_settings(example(), ["layout={a: 1}"]).layout == {"a": 1}
-    assert apply_settings(example(), ["layout="]).layout is None
+    assert apply_overrides(example(), ["name=y"]).layout == example().layout
+    assert apply_overrides(example(), ["layout={a: 1}"]).layout == {"a": 1}
+    assert apply_overrides(example(), ["layout="]).layout is None
 
 
 def test_the_layout_is_carried_through_untouched() -> None:

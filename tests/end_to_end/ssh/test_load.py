@@ -129,11 +129,11 @@ def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeyp
     (home / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {home}/.ssh/config "$@"\n')
     (home / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
-    doors = LoginThrottle()
+    throttle = LoginThrottle()
 
     def hostname(number: int) -> str:
         there = Host(name=f"gpu-{number}", transport=Transport.OPENSSH)
-        channel = open_ssh(there, known_hosts, "hostname", doors)
+        channel = open_ssh(there, known_hosts, "hostname", throttle)
         try:
             return channel.receive(60).decode() + channel.errors()
         finally:

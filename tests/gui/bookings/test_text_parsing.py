@@ -20,7 +20,7 @@ from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import default_url, open_store
 from torchyard_core.errors import UsageError
 from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
-from torchyard_gui.bookings.draft_validation import LoadedCalendar, refusal
+from torchyard_gui.bookings.draft_validation import LoadedCalendar, find_loaded_refusal
 from torchyard_gui.bookings.paste_parser import read_draft
 
 
@@ -138,7 +138,7 @@ def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
         for of in (None, mine, theirs)
     ]
     for wanted, of in asked:
-        here = refusal(loaded, wanted, of)
+        here = find_loaded_refusal(loaded, wanted, of)
         there = store.refusal(wanted, except_booking=of.id if of else None)
         assert (here and here.code) == (there and there.code), (wanted, of)
     store.close()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import BEGAN, EPOCH, Acting, close, runs_model
-from torchyard_core.formatting import as_utc
+from torchyard_core.formatting import utc_timestamp
 from torchyard_core.home import Home
 from torchyard_core.launch.runs import follower
 from torchyard_gui.bridge import run_feed
@@ -235,7 +235,7 @@ def test_a_long_journal_is_read_without_holding_the_window_up(qtbot: Any, home: 
     run.start()
     report = {"event": "report", "replica": "worker-0", "step": 1, "loss": 1.0, "throughput": 1.0}
     for number in range(20_000):
-        at = as_utc(BEGAN + 10 + number)
+        at = utc_timestamp(BEGAN + 10 + number)
         run.journal.append({**report, "epoch": EPOCH, "seq": len(run.journal) + 1, "time": at})
     model = runs_model(home, run)
     # Thread time, which other processes do not affect.

@@ -7,7 +7,7 @@ import pytest
 from tests.core.examples import host
 from tests.gui.runs import fake_hosts
 from tests.gui.runs.fake_hosts import Acting
-from torchyard_core.formatting import as_utc
+from torchyard_core.formatting import utc_timestamp
 from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.bridge.run_state_types import RunChanges, short_cause
 from torchyard_gui.runs.alerts import alerts_of
@@ -184,7 +184,7 @@ def test_who_holds_the_others_up_is_named() -> None:
 
 def test_a_run_of_which_only_its_line_is_known_has_no_picture() -> None:
     picture = RunState("id", "name", "gpu-a", ["gpu-a"])
-    picture.take_shown("running", "", as_utc(fake_hosts.BEGAN), [])
+    picture.take_shown("running", "", utc_timestamp(fake_hosts.BEGAN), [])
     assert picture.plan is None
     assert picture.tracks == {}
     assert picture.elapsed(fake_hosts.BEGAN + 5) is None
@@ -207,7 +207,7 @@ def test_a_chip_has_room_for_a_word_or_two(reason: str, code: int | None, short:
 
 def test_what_scripts_report_by_names_of_their_own_is_kept_of_the_journal_and_of_telemetry() -> None:
     run, picture = started()
-    event = {"event": "report", "epoch": "e", "time": as_utc(20.0), "replica": "worker-0", "step": 1}
+    event = {"event": "report", "epoch": "e", "time": utc_timestamp(20.0), "replica": "worker-0", "step": 1}
     custom = {"accuracy": 0.5, "gpu": -1.0, "bad name": 1.0}
     picture.take_event({**event, "seq": 1000, "custom": custom}, RunChanges())
     ring = picture.tracks["worker-0"].ring
@@ -223,12 +223,12 @@ def test_what_scripts_report_by_names_of_their_own_is_kept_of_the_journal_and_of
 def test_a_loss_that_is_not_finite_is_shown_and_not_the_last_finite_one() -> None:
     run, picture = started()
     event = {"event": "report", "epoch": "e", "replica": "worker-0", "throughput": None}
-    picture.take_event({**event, "seq": 1000, "time": as_utc(20.0), "step": 1, "loss": 0.5}, RunChanges())
+    picture.take_event({**event, "seq": 1000, "time": utc_timestamp(20.0), "step": 1, "loss": 0.5}, RunChanges())
     ring = picture.tracks["worker-0"].ring
-    unknown = {**event, "seq": 1001, "time": as_utc(21.0), "step": 2, "loss": None}
+    unknown = {**event, "seq": 1001, "time": utc_timestamp(21.0), "step": 2, "loss": None}
     picture.take_event(unknown, RunChanges())
     assert loss(ring.last("loss")) == "0.5000"
-    picture.take_event({**unknown, "seq": 1002, "time": as_utc(22.0), "not_finite": ["loss"]}, RunChanges())
+    picture.take_event({**unknown, "seq": 1002, "time": utc_timestamp(22.0), "not_finite": ["loss"]}, RunChanges())
     assert loss(ring.last("loss")) == "NaN"
     sample = run.sample("gpu-a", 30.0, loss=1.0)
     key = next(iter(sample["reports"]))

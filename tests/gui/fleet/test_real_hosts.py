@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 from tests.gui.fleet.hosts import WITHIN_MS, DesktopModel, Show, at_rest, press, state_of
 from tests.lab import Desktop, Lab
 from torchyard_agent import __version__
-from torchyard_core.identity import who_asks
+from torchyard_core.identity import desktop_identity
 from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
 
 pytestmark = pytest.mark.lab
@@ -51,7 +51,7 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
     def told() -> list[str]:
         return [found.text() for found in page.details.findChildren(QLabel) if found.isVisible()]
 
-    done = [f"agent {__version__} put there", f"by {who_asks()}"]
+    done = [f"agent {__version__} put there", f"by {desktop_identity()}"]
     qtbot.waitUntil(lambda: set(done) <= set(told()), timeout=WITHIN_MS)
     page.list.choose("gpu-a")  # never checked
     assert not set(done) & set(told())

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.core.examples import host, topology
 from torchyard_core.errors import AgentRefused, HostError, Unreachable
-from torchyard_core.formatting import as_utc
+from torchyard_core.formatting import utc_timestamp
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import planned_replicas
 from torchyard_core.launch.rank_assignment import Plan, plan
@@ -195,7 +195,7 @@ class Acting:
         return {
             "primary": self.plan.primary,
             "hosts": list(self.plan.hosts),
-            "submitted": as_utc(BEGAN),
+            "submitted": utc_timestamp(BEGAN),
             "launched_from": "somebody@desktop",
             "topology_file": "digits.yaml",
             "topology": dump(self.topology),
@@ -227,7 +227,13 @@ class Acting:
 
     def play(self, event: str, at: float = 0.0, **fields: Any) -> None:
         """Sends the next journal entry to its subscribers; `at` is in seconds after the start."""
-        entry = {"epoch": EPOCH, "seq": len(self.journal) + 1, "time": as_utc(BEGAN + at), "event": event, **fields}
+        entry = {
+            "epoch": EPOCH,
+            "seq": len(self.journal) + 1,
+            "time": utc_timestamp(BEGAN + at),
+            "event": event,
+            **fields,
+        }
         self.journal.append(entry)
         primary = self.plan.primary
         if primary is not None and self.links[primary].is_open:
@@ -331,9 +337,9 @@ class Acting:
                 "digits.yaml",
                 self.plan.primary,
                 self.plan.hosts,
-                submitted=as_utc(BEGAN),
+                submitted=utc_timestamp(BEGAN),
                 state=state,
-                as_of=as_utc(BEGAN + at),
+                as_of=utc_timestamp(BEGAN + at),
                 topology=dump(self.topology),
                 planned=planned_replicas(self.plan),
                 **more,

@@ -10,7 +10,7 @@ from PySide6.QtTest import QTest
 from tests.core.examples import host
 from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import BEGAN, Acting
-from torchyard_core.formatting import as_utc
+from torchyard_core.formatting import utc_timestamp
 from torchyard_core.home import Home
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
@@ -30,7 +30,7 @@ def note_failed(run: Acting, home: Home) -> None:
         "chief-0": {"step": 41920, "loss": 0.4127, "throughput": 100.0},
         "worker-0": {"step": 41919, "loss": 0.5, "throughput": 50.0},
     }
-    run.note(home, "failed", 60, reason=REASON, ended=as_utc(BEGAN + 60), replicas=replicas, metrics=metrics)
+    run.note(home, "failed", 60, reason=REASON, ended=utc_timestamp(BEGAN + 60), replicas=replicas, metrics=metrics)
     run.down.update(run.hosts)
 
 
@@ -95,7 +95,7 @@ def test_where_its_host_answers_the_journal_has_the_curves(
             run.play("report", float(second), replica=replica.name, **numbers)
     run.end("succeeded", "")
     metrics = {"chief-0": {"step": 55, "loss": 10 / 55, "throughput": 70.0}}
-    run.note(home, "succeeded", 60, ended=as_utc(BEGAN + 60.1), metrics=metrics)
+    run.note(home, "succeeded", 60, ended=utc_timestamp(BEGAN + 60.1), metrics=metrics)
     page = make_page(run)
     plots = page.run_view.side.plots
     qtbot.waitUntil(lambda: plots["loss"].has_line)

@@ -195,7 +195,7 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
 
     (known,) = page.model.runs
     when = BEGAN + 20
-    assert (known.told_by, known.is_fresh, known.has_ended) == ("gpu-b", False, False)
+    assert (known.reported_by, known.is_fresh, known.has_ended) == ("gpu-b", False, False)
     assert page.list_model.data(page.list_model.index(0)) == "Live"
     assert page.list_model.state_of(known) == f"failed as of {clock(when)}"
     assert page.bar.state.text() == f"failed as of {clock(when, exact=True)}"
@@ -210,7 +210,7 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     run.down.clear()
     qtbot.waitUntil(lambda: page.feed is not None and page.feed.was_heard and not page.run_view.notice.isVisible())
     assert page.bar.state.text().startswith("running ")
-    qtbot.waitUntil(lambda: page.model.runs[0].is_fresh and not page.model.runs[0].told_by)
+    qtbot.waitUntil(lambda: page.model.runs[0].is_fresh and not page.model.runs[0].reported_by)
 
 
 def test_a_run_that_its_host_has_forgotten_has_not_failed(

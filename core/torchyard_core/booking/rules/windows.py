@@ -13,7 +13,7 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval, merge, subtract
 from torchyard_core.booking.model import Slot
 from torchyard_core.booking.rules.rule import FormField, Request, Rule, SharedSettings, lines_of, refuse_unknown_keys
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.booking.time_parser import to_utc, zone_of
 from torchyard_core.errors import UsageError
 from torchyard_core.problems import did_you_mean
@@ -80,7 +80,7 @@ def check_windows(
         binding = binding_windows(known[gpu], rules, person)
         if binding and outside(interval, binding):
             return Refused(
-                f"{name_slots([gpu], slots)} cannot be booked by {person} for all of that time",
+                f"{format_slots([gpu], slots)} cannot be booked by {person} for all of that time",
                 code="window",
                 hint=f"It is open: {'; '.join(map(str, binding))}.",
             )

@@ -9,7 +9,7 @@ from typing import Any
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.formatting import span
 
 
@@ -33,7 +33,7 @@ class Conflict:
         """`gpu-b:2 is booked by kim ("digits") from 09:00 to 17:00 on Mon 23 Nov (Europe/Berlin).`"""
         known = list(slots)
         parts = [
-            f"{name_slots(one.gpus, known)} {'is' if len(one.gpus) == 1 else 'are'} booked by "
+            f"{format_slots(one.gpus, known)} {'is' if len(one.gpus) == 1 else 'are'} booked by "
             f"{'you' if me and one.booking.owner == me else one.booking.owner} ({one.booking.title!r}) "
             f"{span(one.booking.start, one.booking.end, self.wanted.zone)}"
             for one in self.clashing[:3]
@@ -48,7 +48,7 @@ class Conflict:
         if not self.nearest:
             return "Nothing like it is free within the days that can be booked."
         fits = "; ".join(
-            f"{name_slots(fit.gpus, known)} {span(fit.start, fit.end, self.wanted.zone)}" for fit in self.nearest[:3]
+            f"{format_slots(fit.gpus, known)} {span(fit.start, fit.end, self.wanted.zone)}" for fit in self.nearest[:3]
         )
         return f"Free nearby: {fits}."
 
@@ -60,7 +60,7 @@ class Conflict:
         known = list(slots)
         return {
             "clashing": [
-                {"booking": one.booking.to_json(), "gpus": list(one.gpus), "names": name_slots(one.gpus, known)}
+                {"booking": one.booking.to_json(), "gpus": list(one.gpus), "names": format_slots(one.gpus, known)}
                 for one in self.clashing
             ],
             "nearest": [fit_to_json(fit, known) for fit in self.nearest],
@@ -78,7 +78,7 @@ class Clash(Refused):
 def fit_to_json(fit: Fit, slots: Iterable[Slot]) -> dict[str, Any]:
     return {
         "gpus": list(fit.gpus),
-        "names": name_slots(fit.gpus, slots),
+        "names": format_slots(fit.gpus, slots),
         "start": rfc3339(fit.start),
         "end": rfc3339(fit.end),
         "host": fit.host,

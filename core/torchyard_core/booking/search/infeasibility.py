@@ -13,7 +13,7 @@ from torchyard_core.booking.rules.quota import check_quota
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.rules.windows import binding_windows
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.formatting import hours_of, span
+from torchyard_core.formatting import format_hours, span
 
 
 def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:
@@ -63,7 +63,7 @@ def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
         days = (latest - allowance.now).total_seconds() / 86400
         return Refused(f"bookings are made at most {days:g} days ahead", code="too_far", hint="Look from earlier on.")
     return Refused(
-        f"{hours_of(wish.length)} do not fit {span(allowed.earliest, latest, allowance.zone)}",
+        f"{format_hours(wish.length)} do not fit {span(allowed.earliest, latest, allowance.zone)}",
         code="no_time",
         hint="Take an earlier start, a later end, or less time.",
     )
@@ -72,7 +72,7 @@ def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
 def _closed(wish: Wish, fitting: Sequence[Slot], rules: Rules, person: str) -> Refused:
     times = dict.fromkeys(str(window) for slot in fitting for window in binding_windows(slot, rules, person))
     return Refused(
-        f"the rules never leave {person} {wish.count} such GPUs for {hours_of(wish.length)} in that time",
+        f"the rules never leave {person} {wish.count} such GPUs for {format_hours(wish.length)} in that time",
         code="window",
         hint=f"They are open: {'; '.join(times)}. `torchyard bookings rules` shows all.",
     )

@@ -4,7 +4,7 @@ from torchyard_core.booking.store.booking_store import BookingStore, default_url
 from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import ImportVerdict, SeriesBooked, SkippedOccurrence
 from torchyard_core.booking.store.team_setup import Member, TeamSetup, setup_team
-from torchyard_core.booking.store.transfer import Transferred, move_all
+from torchyard_core.booking.store.transfer import Transferred, transfer_all
 
 __all__ = [
     "BookingStore",
@@ -16,7 +16,7 @@ __all__ = [
     "Transferred",
     "Watch",
     "default_url",
-    "move_all",
     "open_store",
     "setup_team",
+    "transfer_all",
 ]

@@ -34,7 +34,7 @@ class Transferred:
     counts: Mapping[str, int]
 
 
-def move_all(source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None) -> Transferred:
+def transfer_all(source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None) -> Transferred:
     """Copies all rows of `source` into `target` in one transaction. Rows whose key exists in `target` are skipped.
 
     Args:

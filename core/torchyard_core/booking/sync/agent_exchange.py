@@ -14,7 +14,7 @@ from typing import Any
 from torchyard_core.booking.model import Booking, IdleEvidence, Login, Use, from_rfc3339, persons_of, rfc3339
 from torchyard_core.booking.store import BookingStore
 from torchyard_core.errors import TorchyardError
-from torchyard_core.fleet.calendar_push import collect_evidence, hand_over, open_links
+from torchyard_core.fleet.calendar_push import collect_evidence, open_links, push_calendar
 from torchyard_core.fleet.fleet import Fleet
 
 LOOK_BACK = timedelta(days=3)
@@ -46,21 +46,21 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str]
         return Exchanged()
     now = store.now()
     reports = collect_evidence(links, rfc3339(now - LOOK_BACK))
-    uses = uses_told(reports, store.logins())
+    uses = reported_uses(reports, store.logins())
     if uses:
         store.record_use(uses)
     running = [one for one in store.bookings(now, now + timedelta(seconds=1), live=True) if one.is_running(now)]
-    evidence = combine(reports, running, store.person)
+    evidence = combine_evidence(reports, running, store.person)
     if evidence:
         store.record_idle(evidence)
     freed = store.apply_idle()
     served = store.serve_waiting()
     now = store.now()
-    problems = hand_over(links, store.snapshot_revision(now), rfc3339(now), store.snapshot)
+    problems = push_calendar(links, store.snapshot_revision(now), rfc3339(now), store.snapshot)
     return Exchanged(tuple(links), problems, freed, served)
 
 
-def combine(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
+def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:
     """The evidence of all hosts on each booking, which is idle since the last of its GPUs is.
 
     Bookings with a GPU that no host reported on are left out. Invalid entries are ignored.
@@ -83,7 +83,7 @@ def combine(reports: HostReports, bookings: Iterable[Booking], reporter: str = "
     return tuple(found)
 
 
-def uses_told(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
+def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
     """The reported use of GPUs. The person is the one in the run's record, else the one of the login.
 
     Persons who share a login are joined as "one of: kim, lee". An unknown login stands for itself, with its host if a

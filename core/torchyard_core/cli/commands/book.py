@@ -11,7 +11,7 @@ from torchyard_core.booking.model import Draft
 from torchyard_core.booking.recurrence import has_end
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Fit
-from torchyard_core.booking.slots import slots_named
+from torchyard_core.booking.slots import parse_slots
 from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json, remark, say
@@ -67,7 +67,7 @@ def book(
     booking = book_gpus(chosen, store)
     slots = booking.slots()
     start, end = times(from_, to, where, store.now())
-    wanted = tuple(slot.id for slot in slots_named(" ".join(gpus), slots))
+    wanted = tuple(slot.id for slot in parse_slots(" ".join(gpus), slots))
     name = title.strip() or f"{store.person}'s booking"
     draft = Draft(name, wanted, start, end, where, purpose, stop_at_end=stop_at_end)
     given = "".join(f" --{name} {shlex.quote(text)}" for name, text in (("title", title), ("purpose", purpose)) if text)

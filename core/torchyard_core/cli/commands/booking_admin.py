@@ -17,7 +17,7 @@ from torchyard_core.errors import UsageError
 from torchyard_core.identity import login_name
 from torchyard_core.problems import did_you_mean
 from torchyard_core.yaml_io.writer import dump_yaml
-from torchyard_core.yaml_io.yaml_file import parse
+from torchyard_core.yaml_io.yaml_file import parse_document
 
 _ADMIN = "postgresql+psycopg://ADMIN@HOST/DB"
 
@@ -49,7 +49,7 @@ def rules(
                 raise UsageError(
                     f"--set {setting}: there is no rule `{name.strip()}`{near}", code="unknown_rule", hint=hint
                 )
-            data[name.strip()] = parse(f"value: {text}\n", f"--set {setting}").data["value"]
+            data[name.strip()] = parse_document(f"value: {text}\n", f"--set {setting}").data["value"]
         store.set_rules(_rules(data))
         remark(f"The rules of {store.place} are changed.")
     found = store.rules().to_json()
@@ -61,7 +61,7 @@ def rules(
 
 def _read(file: Path) -> dict[str, Any]:
     text, source = text_of(file)
-    data = parse(text, source).data
+    data = parse_document(text, source).data
     if not isinstance(data, dict):
         raise UsageError(f"{source} holds no rules.", code="bad_rules", hint="Write `longest_h: 48`, a rule a line.")
     return data
@@ -168,7 +168,7 @@ def move_to(
 
     Example: torchyard bookings move-to postgresql+psycopg://ada@db/gpus --rename lee=lee_k
     """
-    from torchyard_core.booking.store import move_all, open_store
+    from torchyard_core.booking.store import open_store, transfer_all
 
     chosen = command_context(context, yes=yes)
     own = chosen.user_settings()
@@ -184,7 +184,7 @@ def move_to(
         if not chosen.confirm(f"Copy {source.count()} bookings from {source.place} to {target.place}?"):
             remark("Nothing was changed.")
             raise typer.Exit(1)
-        moved = move_all(source, target, persons)
+        moved = transfer_all(source, target, persons)
     finally:
         target.close()
     if as_json:

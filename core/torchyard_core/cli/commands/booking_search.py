@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.booking.slots import slots_named
+from torchyard_core.booking.slots import parse_slots
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
 from torchyard_core.cli.calendar_sync import book_gpus
@@ -17,7 +17,7 @@ from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.views.booking_tables import book_command, fit_json, fit_words, times, waiting_json
 from torchyard_core.errors import TorchyardError
-from torchyard_core.formatting import hours_of
+from torchyard_core.formatting import format_hours
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -132,7 +132,8 @@ def waitlist(
         print_json([waiting_json(one) for one in waiting])
     elif waiting:
         rows = [
-            [one.id, one.owner, one.title, str(one.wish.count), hours_of(one.wish.length), one.state] for one in waiting
+            [one.id, one.owner, one.title, str(one.wish.count), format_hours(one.wish.length), one.state]
+            for one in waiting
         ]
         table(("ID", "WHO", "TITLE", "GPUS", "FOR", "STATE"), rows)
     elif not leave:
@@ -191,7 +192,7 @@ def _wish(
 ) -> Wish:
     slots = book_gpus(chosen, store).slots()
     for host in hosts or ():
-        slots_named(host, slots)  # raises for a host without GPUs, with the nearest name
+        parse_slots(host, slots)  # raises for a host without GPUs, with the nearest name
     now = store.now()
     first = moment(earliest, zone, now)
     return Wish(
@@ -203,7 +204,7 @@ def _wish(
         model=model,
         one_host=not any_hosts,
         hosts=tuple(hosts or ()),
-        gpus=tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else (),
+        gpus=tuple(slot.id for slot in parse_slots(gpus, slots)) if gpus else (),
     )
 
 

@@ -16,7 +16,7 @@ from torchyard_core.booking.errors import BadCalendar, StoreUnavailable
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
-from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.sync.cached_calendar import View
 from torchyard_core.booking.time_parser import end_moment, length, moment
 from torchyard_core.cli.calendar_sync import book_gpus, print_age
@@ -81,7 +81,7 @@ def list_bookings(
     asked = _asked(since, until, where)
     owner = calendar.person if mine else person
     view = calendar.view_of(owner, asked.start, asked.end)
-    wanted = {slot.id for slot in slots_named(gpus, view.slots)} if gpus else set()
+    wanted = {slot.id for slot in parse_slots(gpus, view.slots)} if gpus else set()
     found = [
         one
         for one in view.bookings
@@ -292,7 +292,7 @@ def change(
         finish = end_moment(end, begin or booking.start, where, store.now())
     elif begin is not None and finish is None:
         finish = begin + (booking.end - booking.start)  # keeps its length
-    wanted = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else None
+    wanted = tuple(slot.id for slot in parse_slots(gpus, slots)) if gpus else None
     if (
         begin is None
         and finish is None
@@ -399,7 +399,7 @@ def import_ics(
     slots = booking.slots()
     now = store.now()
     last = times("now", until, where, now)[1]
-    others = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else ()
+    others = tuple(slot.id for slot in parse_slots(gpus, slots)) if gpus else ()
     try:
         text = file.read_bytes() if str(file) != "-" else sys.stdin.buffer.read()
     except OSError as error:
@@ -411,7 +411,7 @@ def import_ics(
     events = [
         {
             "title": one.draft.title,
-            "names": name_slots(one.draft.gpus, slots),
+            "names": format_slots(one.draft.gpus, slots),
             "start": rfc3339(one.draft.start),
             "end": rfc3339(one.draft.end),
             "verdict": one.verdict,

@@ -11,7 +11,7 @@ from torchyard_core.cli.context import Yes, command_context
 from torchyard_core.cli.output import Json, error_as_json, print_json, remark, say
 from torchyard_core.cli.views.host_progress import host_progress
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
-from torchyard_core.identity import who_asks
+from torchyard_core.identity import desktop_identity
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
@@ -152,6 +152,6 @@ def _undeploy(link: DaemonClient) -> dict[str, Any]:
     """Undeploys one host; returns the daemon's answer after its exit."""
     left = threading.Event()
     link.on_close(left.set)
-    answer: dict[str, Any] = link.call("undeploy", {"by": who_asks()}, UNDEPLOY_TIMEOUT_S)
+    answer: dict[str, Any] = link.call("undeploy", {"by": desktop_identity()}, UNDEPLOY_TIMEOUT_S)
     left.wait(LEAVE_WITHIN_S)
     return answer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchyard_agent.protocol.attribution import cleaned
+from torchyard_agent.protocol.attribution import clean_name
 from torchyard_core.cli.calendar_sync import sync_calendar
 from torchyard_core.cli.context import CommandContext, Yes, command_context
 from torchyard_core.cli.login_prompts import terminal_questions
@@ -17,8 +17,8 @@ from torchyard_core.cli.output import Json, as_called, print_json, remark, say, 
 from torchyard_core.cli.views import audit_table
 from torchyard_core.cli.views.host_progress import host_progress
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError, UsageError
-from torchyard_core.fleet.host_audit import HostAudit, acts_of, by_time
-from torchyard_core.fleet.host_check import HostCheck, check_host, gpus_in_words
+from torchyard_core.fleet.host_audit import HostAudit, audit_of, by_time
+from torchyard_core.fleet.host_check import HostCheck, check_host, gpu_summary
 from torchyard_core.fleet.host_facts_cache import forget_facts, load_facts
 from torchyard_core.fleet.host_key_trust import record_key, show_key
 from torchyard_core.fleet.inventory import Host, Transport, add_host, remove_host
@@ -62,7 +62,7 @@ def list_hosts(context: typer.Context, as_json: Json = False) -> None:
                 "this computer" if host.local else host.place,
                 "-" if known.cpus is None else str(known.cpus),
                 "-" if known.memory_gb is None else f"{known.memory_gb:.0f} GB",
-                gpus_in_words([gpu.name for gpu in known.gpus]) if known.checked else "-",
+                gpu_summary([gpu.name for gpu in known.gpus]) if known.checked else "-",
                 known.torch or "-",
                 " ".join(f"{key}={value}" for key, value in host.labels.items()) or "-",
                 since(checked_at) if checked_at else "never",
@@ -219,7 +219,7 @@ def audit(
             progress.arrived(name, audit_table.outcome(answer))
             found[name] = answer
 
-        fleet.each([host.name for host in hosts], lambda name: acts_of(fleet, name, last), arrived)
+        fleet.each([host.name for host in hosts], lambda name: audit_of(fleet, name, last), arrived)
     in_order = [found[host.name] for host in hosts]
     acts = by_time(in_order, last)
     if as_json:
@@ -308,7 +308,7 @@ def row(found: HostCheck) -> list[str]:
         found.agent["version"] if found.agent else "-",
         "-" if found.cpus is None else str(found.cpus),
         "-" if found.memory_gb is None else f"{found.memory_gb:.0f} GB",
-        gpus_in_words([gpu["name"] for gpu in found.gpus]) if found.agent else "-",
+        gpu_summary([gpu["name"] for gpu in found.gpus]) if found.agent else "-",
         found.torch or "-",
         found.python or "-",
     ]
@@ -316,7 +316,7 @@ def row(found: HostCheck) -> list[str]:
 
 def enforcement_line(found: HostCheck) -> str:
     """`gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`; empty without enforcement."""
-    policy = found.policing
+    policy = found.enforcement
     if policy is None or policy.level == "off":
         return ""
     how = f"{policy.level}, dry run" if policy.dry_run else policy.level
@@ -324,5 +324,5 @@ def enforcement_line(found: HostCheck) -> str:
     now = f"{policy.found} on GPUs that others have booked"
     if not policy.is_fresh:
         now = "nothing is ended until a desktop hands it the calendar as it is now"
-    reported = f" For admins to look into: {cleaned('; '.join(policy.violations))}." if policy.violations else ""
+    reported = f" For admins to look into: {clean_name('; '.join(policy.violations))}." if policy.violations else ""
     return f"{found.name}: bookings are enforced ({how}) on {whose}; {now}.{reported}"

@@ -82,7 +82,7 @@ def export(
     from torchyard_core.problems import has_errors
 
     format_named(format_)
-    source = topology_of(file).with_settings(set_ or [])
+    source = topology_of(file).with_overrides(set_ or [])
     problems = problems_of_export(source)
     if source.topology is None or has_errors(problems):
         for problem in problems:

@@ -35,7 +35,7 @@ def plan(
     from torchyard_core.launch.rank_assignment import plan as make_plan
 
     chosen = command_context(context)
-    source = topology_of(file).with_settings(set_ or [])
+    source = topology_of(file).with_overrides(set_ or [])
     known = chosen.known(chosen.inventory())
     problems = source.check(known)
     if source.topology is None:

@@ -21,9 +21,10 @@ from torchyard_core.errors import RunFailed, TorchyardError, UsageError
 from torchyard_core.text_sanitizer import printable
 
 if TYPE_CHECKING:
-    from torchyard_core.app.launch_run import BookingOptions, LaunchCallbacks, LaunchUseCase
+    from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
     from torchyard_core.cli.views.replica_logs import ChiefLog
     from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.launch.calendar_port import BookingOptions
     from torchyard_core.launch.confirmations import Confirmation
     from torchyard_core.launch.launch import StartedRun
 
@@ -70,7 +71,7 @@ def run(
 
     chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts:
-        source = topology_of(file).with_settings(set_ or [])
+        source = topology_of(file).with_overrides(set_ or [])
         inventory = chosen.inventory()
         wanted = booking_options(chosen, book, at, booking)
         with chosen.fleet(inventory.hosts) as fleet:
@@ -103,8 +104,8 @@ def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bo
 
 def booking_options(chosen: CommandContext, book: str | None, at: str | None, booking: str | None) -> BookingOptions:
     """The options about the calendar. Raises Refused, UsageError."""
-    from torchyard_core.app.launch_run import BookingOptions
     from torchyard_core.booking.time_parser import length, moment
+    from torchyard_core.launch.calendar_port import BookingOptions
 
     if booking is not None and at is not None:
         raise UsageError("--booking and --at both say when it starts.", code="usage", hint="Give one of them.")

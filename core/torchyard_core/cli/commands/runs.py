@@ -215,11 +215,11 @@ def restart(
 
     Example: torchyard runs restart last
     """
-    from torchyard_core.app.launch_run import BookingOptions
     from torchyard_core.app.restart_run import RestartRun
     from torchyard_core.booking.time_parser import length
     from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
     from torchyard_core.cli.interrupts import counting_interrupts
+    from torchyard_core.launch.calendar_port import BookingOptions
 
     chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:

@@ -16,8 +16,8 @@ from torchyard_core.cli.calendar_sync import print_age
 from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
-from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, beside_gpus, users_of
-from torchyard_core.formatting import as_utc, memory, percent
+from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, replicas_without_gpu, users_of
+from torchyard_core.formatting import memory, percent, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
@@ -92,7 +92,7 @@ def _users(samples: Mapping[str, dict[str, Any] | TorchyardError]) -> dict[str, 
     found: dict[str, list[str]] = {}
     for name, sample in samples.items():
         if not isinstance(sample, TorchyardError):
-            found[cpu_slot(name).id] = beside_gpus(sample)
+            found[cpu_slot(name).id] = replicas_without_gpu(sample)
             found |= {str(gpu["uuid"]): users_of(gpu) for gpu in sample["gpus"]}
     return found
 
@@ -103,7 +103,7 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
         state = found.state if isinstance(found, HostError) else "degraded"
         nothing: dict[str, Any] = {"as_of": None, "host": None, "gpus": [], "replicas": {}}
         return {"name": name, "state": state, **nothing, "error": error_as_json(found)}
-    as_of = as_utc(found["time"])
+    as_of = utc_timestamp(found["time"])
     now = {key: found[key] for key in ("host", "gpus", "replicas")}
     return {"name": name, "state": "ready", "as_of": as_of, **now, "error": None}
 
@@ -124,7 +124,7 @@ def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot
     cpus = f"{host['cpus']} CPUs"
     of_host = [_memory(host["memory_mb"]), _memory(host["memory_used_mb"])]
     return [
-        [name, "cpu", cpus, *of_host, _percent(host["cpu"]), ", ".join(beside_gpus(found)) or "-"],
+        [name, "cpu", cpus, *of_host, _percent(host["cpu"]), ", ".join(replicas_without_gpu(found)) or "-"],
         *([name, *_gpu(gpu)] for gpu in found["gpus"]),
     ]
 

@@ -28,7 +28,7 @@ def validate(
     from torchyard_core.problems import has_errors
 
     chosen = command_context(context)
-    source = topology_of(file).with_settings(set_ or [])
+    source = topology_of(file).with_overrides(set_ or [])
     inventory = chosen.inventory()
     problems = source.check(chosen.known(inventory) if inventory.document is not None else None)
     if as_json:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from torchyard_agent.protocol.attribution import cleaned, who
+from torchyard_agent.protocol.attribution import clean_name, user_of
 from torchyard_core.errors import HostError
 from torchyard_core.fleet.host_audit import Act, HostAudit
-from torchyard_core.fleet.host_check import came_from
+from torchyard_core.fleet.host_check import origin_text
 
 HEADINGS = ("TIME", "HOST", "WHAT", "BY", "DETAILS")
 
@@ -42,7 +42,7 @@ def outcome(found: HostAudit) -> str:
 
 def row(host: str, act: Act) -> list[str]:
     """Cells for HEADINGS, without control characters: agents may be of other versions, and name programs of users."""
-    return [cleaned(cell) or "-" for cell in (_time(act), host, describe(act), actor(act), details(act))]
+    return [clean_name(cell) or "-" for cell in (_time(act), host, describe(act), actor(act), details(act))]
 
 
 def describe(act: Act) -> str:
@@ -56,7 +56,7 @@ def describe(act: Act) -> str:
 
 def actor(act: Act) -> str:
     """`kim@laptop`, or `the agent itself`; empty where the desktop is unknown."""
-    return who(act) or ("the agent itself" if act.get("what") in _OF_ITSELF else "")
+    return user_of(act) or ("the agent itself" if act.get("what") in _OF_ITSELF else "")
 
 
 def details(act: Act) -> str:
@@ -82,7 +82,7 @@ def _of_process(act: Act) -> str:
     if act.get("owner"):
         words["unknown"] = f"{by_owner}, a login that the calendar does not name"
     booked = words.get(str(act.get("verdict")))
-    process = f"{act.get('program')} ({act.get('pid')}) {came_from(act)} on {gpus} GPU{'s' if gpus != 1 else ''}"
+    process = f"{act.get('program')} ({act.get('pid')}) {origin_text(act)} on {gpus} GPU{'s' if gpus != 1 else ''}"
     text = f"{process}, {booked or 'whose is unknown'}"
     return f"{text}; {act['outcome']}" if act.get("outcome") else text
 

@@ -13,7 +13,7 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.search.conflict import Clash, fit_to_json
 from torchyard_core.booking.search.slot_search import Fit
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.booking.time_parser import end_moment, moment
 from torchyard_core.booking.waitlist import Waiting, wish_to_json
 from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, table
@@ -29,7 +29,7 @@ def row(booking: Booking, slots: Sequence[Slot], zone: str) -> list[str]:
         booking.id,
         booking.owner,
         booking.title,
-        name_slots(booking.gpus, slots),
+        format_slots(booking.gpus, slots),
         wall_clock(booking.start, zone, "%a %Y-%m-%d %H:%M"),
         until(booking.start, booking.until, zone),
         str(booking.state),
@@ -42,12 +42,12 @@ def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str
 
 def booking_json(booking: Booking, slots: Sequence[Slot]) -> dict[str, Any]:
     """The booking with the names of its GPUs."""
-    return {**booking.to_json(), "names": name_slots(booking.gpus, slots)}
+    return {**booking.to_json(), "names": format_slots(booking.gpus, slots)}
 
 
 def booked_line(booking: Booking, slots: Sequence[Slot], zone: str) -> str:
     """`b1f…: gpu-b:2-5 from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`."""
-    return f"{booking.id}: {name_slots(booking.gpus, slots)} {full_span(booking.start, booking.end, zone)}"
+    return f"{booking.id}: {format_slots(booking.gpus, slots)} {full_span(booking.start, booking.end, zone)}"
 
 
 def waiting_json(one: Waiting) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str,
 
 
 def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
-    return name_slots(gpus, slots).replace(", ", " ")
+    return format_slots(gpus, slots).replace(", ", " ")
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
@@ -92,7 +92,7 @@ def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str
 
 
 def fit_words(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
-    return f"{name_slots(fit.gpus, slots)} {full_span(fit.start, fit.end, zone)}"
+    return f"{format_slots(fit.gpus, slots)} {full_span(fit.start, fit.end, zone)}"
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:

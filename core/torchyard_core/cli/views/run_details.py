@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torchyard_agent.protocol import metrics_report
-from torchyard_agent.protocol.attribution import who
+from torchyard_agent.protocol.attribution import user_of
 from torchyard_core.cli.output import say, table
-from torchyard_core.formatting import count, seconds, since, traffic
+from torchyard_core.formatting import count, format_byte_rate, seconds, since
 from torchyard_core.launch.runs.known_runs import is_over
 
 HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
@@ -20,7 +20,7 @@ EXCHANGE = {
     "skipped": ("SKIPPED", count),
     "version": ("VERSION", count),
     "clients": ("CLIENTS", count),
-    "bytes_s": ("TRAFFIC", traffic),
+    "bytes_s": ("TRAFFIC", format_byte_rate),
 }
 """Columns about parts of a step and about servers, each shown where a replica has a value of it."""
 
@@ -38,7 +38,7 @@ def print_run(shown: dict[str, Any]) -> None:
     for request in shown["asked"]:
         if request["what"] == "stop":
             how = "stopped at once" if request.get("force") else "stopped"
-            say(f"{how} {since(request['time'])} by {who(request) or 'an unknown desktop'}")
+            say(f"{how} {since(request['time'])} by {user_of(request) or 'an unknown desktop'}")
     if shown["replicas"]:
         say()
         metrics = shown["metrics"]
@@ -53,7 +53,7 @@ def print_run(shown: dict[str, Any]) -> None:
 
 def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
     """Prints a line of the metrics that the program has named."""
-    values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.own(metrics)]
+    values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.custom_metrics(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")
 

@@ -48,7 +48,7 @@ class SshDialer:
         self._keys = KnownHosts(known_hosts)
         self._config = UserConfig()
         self._secrets = CredentialCache(questions)
-        self.doors = LoginThrottle()
+        self.throttle = LoginThrottle()
         """Throttles of logins, including those of the system's ssh."""
         self._bastions = Bastions(lambda route: self._connect(route, time.monotonic()))
 
@@ -124,7 +124,7 @@ class SshDialer:
         bastion = self._bastions.lease(route.via) if route.via else None
         release = bastion.release if bastion else lambda: None
         try:
-            with self.doors[route.door].slot():
+            with self.throttle[route.throttle_key].slot():
                 sock = self._socket(route, bastion.connection if bastion else None)
                 transport = paramiko.Transport(sock, packetizer_class=KeepalivePacketizer)
                 try:

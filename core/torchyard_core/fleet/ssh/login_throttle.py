@@ -42,7 +42,7 @@ class LoginGate:
 
 
 class LoginThrottle:
-    """The gates of all sshds, by a key of each (`Route.door`)."""
+    """The gates of all sshds, by a key of each (`Route.throttle_key`)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -31,10 +31,10 @@ CONFIGURATION_WITHIN_S = 10.0
 """Timeout of `ssh -G`, which opens no connection but may run a `Match exec`."""
 
 
-def open_ssh(host: Host, known_hosts: Path, remote: str, doors: LoginThrottle) -> Channel:
+def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle) -> Channel:
     """Runs `remote` on `host`, after waiting for a slot at the first sshd on the way. Raises OSError."""
     with ExitStack() as slot:
-        slot.enter_context(doors[_first_hop(host, known_hosts)].slot())
+        slot.enter_context(throttle[_first_hop(host, known_hosts)].slot())
         return _SlotChannel(ProcessChannel(ssh_command(host, known_hosts, remote)), slot.pop_all())
 
 

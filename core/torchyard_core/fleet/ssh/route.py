@@ -71,7 +71,7 @@ class Route:
         return (*(self.via.hops if self.via else ()), self)
 
     @property
-    def door(self) -> object:
+    def throttle_key(self) -> object:
         """Key of the login throttle: the sshd as reached from here, or the gateway of a ProxyCommand."""
         return self.proxy_template or (self.address, self.port, self.via)
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported, built, refuse
 from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, ExportOptions, count_of, omission_remarks
-from torchyard_core.interop.format_detection import expect, recognise
+from torchyard_core.interop.format_detection import detect_format, expect
 from torchyard_core.interop.program_conversion import missing_program
 from torchyard_core.interop.protobuf_text import Block, Entry, parse_proto, whole_number
 from torchyard_core.interop.remarks import Remark
@@ -49,7 +49,7 @@ _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": F
 
 def read(text: str, source: str = "job.conf") -> Imported:
     """Reads a job file. Raises FileProblem for one without `cluster`, and for invalid counts."""
-    found = recognise(text, _OTHERS)
+    found = detect_format(text, _OTHERS)
     if found is not None:
         expect("singa", text, source, ALLOWED)
     root = parse_proto(text, source)

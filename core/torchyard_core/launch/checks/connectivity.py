@@ -40,7 +40,9 @@ def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(direction for a, b in pairs for direction in ((a, b), (b, a))))
 
 
-def check_ways(context: LaunchContext, prepared: Mapping[str, Prepared], progress: LaunchProgress) -> list[Check]:
+def check_connectivity(
+    context: LaunchContext, prepared: Mapping[str, Prepared], progress: LaunchProgress
+) -> list[Check]:
     """Tries all connections. Returns no lines for a run on one host.
 
     All listeners are asked to close before this returns.

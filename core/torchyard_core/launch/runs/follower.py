@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from torchyard_agent.protocol import journal_replay, metrics_report
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
-from torchyard_core.formatting import as_utc, utc_now
+from torchyard_core.formatting import utc_now, utc_timestamp
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -166,13 +166,15 @@ class Follower:
             if run_id != self._run_id or step is None or step <= self._steps.get(replica, 0):
                 continue
             self._steps[replica] = step
-            metrics = metrics_report.kept(metrics)
+            metrics = metrics_report.valid_metrics(metrics)
             self.view["metrics"].setdefault(replica, {}).update(metrics)
-            custom = {name: value for name, value in metrics_report.own(metrics).items() if value is not None}
+            custom = {
+                name: value for name, value in metrics_report.custom_metrics(metrics).items() if value is not None
+            }
             not_finite = metrics_report.not_finite(metrics)
             yield {
                 "event": "report",
-                "time": as_utc(sample["time"]),
+                "time": utc_timestamp(sample["time"]),
                 "replica": replica,
                 "step": step,
                 "loss": metrics.get("loss"),

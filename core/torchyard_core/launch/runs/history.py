@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from torchyard_agent.protocol.metrics_report import kept
+from torchyard_agent.protocol.metrics_report import valid_metrics
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class History:
         return [record for record in found if record is not None]
 
 
-def ending(event: dict[str, Any]) -> dict[str, Any]:
+def fields_at_end(event: dict[str, Any]) -> dict[str, Any]:
     """The fields of a record that the event `run_ended` changes."""
     return {
         "state": event["state"],
@@ -108,7 +108,7 @@ def ending(event: dict[str, Any]) -> dict[str, Any]:
         "as_of": event["time"],
         "ended": event["time"],
         "replicas": event["replicas"],
-        "metrics": {name: kept(metrics) for name, metrics in event.get("metrics", {}).items()},
+        "metrics": {name: valid_metrics(metrics) for name, metrics in event.get("metrics", {}).items()},
         "timings": event["timings"],
     }
 

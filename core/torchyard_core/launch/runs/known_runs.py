@@ -11,7 +11,7 @@ from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_core.errors import AgentFailed, TorchyardError, UsageError
 from torchyard_core.formatting import utc_now
-from torchyard_core.identity import who_asks
+from torchyard_core.identity import desktop_identity
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.runs.history import History, RunRecord
 
@@ -35,13 +35,13 @@ class KnownRun:
     submitted: str = ""
     booking: str = ""
     """ID of the booking that holds its GPUs."""
-    told_by: str = ""
+    reported_by: str = ""
     """The member that reported the state in place of the primary. The run may have changed since."""
 
     @property
     def has_ended(self) -> bool:
         """Whether it has certainly ended: by its primary's report, or seen by this desktop."""
-        return is_over(self.state) and not self.told_by
+        return is_over(self.state) and not self.reported_by
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -132,7 +132,7 @@ def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
 
 def show_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:
     """The details of the run by its primary (`runs show`)."""
-    return shown_of(run, ask_run(run, link))
+    return run_details(run, ask_run(run, link))
 
 
 def ask_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def ask_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:
     return answer
 
 
-def shown_of(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
+def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
     """The details of the run, from a host's answer to `run.show`."""
     record = shown["record"]
     about = record.get("record", {})
@@ -164,7 +164,7 @@ def shown_of(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
         "restarted_from": about.get("restarted_from", ""),
         "asked": shown.get("asked", []),
         "replicas": replicas,
-        "metrics": {name: metrics_report.kept(metrics) for name, metrics in shown["metrics"].items()},
+        "metrics": {name: metrics_report.valid_metrics(metrics) for name, metrics in shown["metrics"].items()},
         "timings": shown["timings"],
     }
 
@@ -218,13 +218,13 @@ def free_prepared(run: KnownRun, links: Iterable[AgentLink]) -> None:
 
     Its primary does not know these hosts yet. For a run that has begun, this has no effect.
     """
-    answers = [link.submit("run.abort", {"run_id": run.run_id, "by": who_asks()}) for link in links]
+    answers = [link.submit("run.abort", {"run_id": run.run_id, "by": desktop_identity()}) for link in links]
     wait(answers, FREE_WITHIN_S)
 
 
 def stop_request(run_id: str, *, force: bool, how: str = "") -> dict[str, Any]:
     """The parameters of `run.stop`. The run's reason ends with `how`, such as `in the window`."""
-    by = who_asks()
+    by = desktop_identity()
     reason = f"stopped by {by}{f' {how}' if how else ''}"
     return {"run_id": run_id, "reason": reason, "force": force, "by": by}
 
@@ -272,7 +272,7 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
         is_fresh=primary == host and not line.get("silent"),
         submitted=str(record.get("submitted", "")),
         booking=str(record.get("booking", "")),
-        told_by="" if primary == host else host,
+        reported_by="" if primary == host else host,
     )
 
 
@@ -286,7 +286,7 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
         submitted=own.submitted,
         booking=own.booking,
         is_fresh=reported.is_fresh and host == own.primary,
-        told_by="" if host == own.primary else host,
+        reported_by="" if host == own.primary else host,
     )
 
 

@@ -80,7 +80,7 @@ class Recovery:
             os.close(self._lock)
             self._lock = None
 
-    def left_behind(self) -> list[UnsavedWork]:
+    def unsaved_work(self) -> list[UnsavedWork]:
         """Snapshots whose writers have ended, the latest first."""
         found = [work for token in self._tokens() if self._is_orphan(token) and (work := self._read(token))]
         return sorted(found, key=lambda work: work.written_at, reverse=True)

@@ -18,7 +18,7 @@ from torchyard_core.topology.document.yaml_patch import patch_yaml
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Pool, Role, Topology
 from torchyard_core.yaml_io.model_validation import validate
-from torchyard_core.yaml_io.yaml_file import Document, parse, read_text
+from torchyard_core.yaml_io.yaml_file import Document, parse_document, read_text
 
 UNTITLED = "untitled"
 BOM = "\ufeff"
@@ -114,7 +114,7 @@ class TopologyDocument:
 
         Unlike for a file, a topology without pools is not a problem.
         """
-        parsed = parse(self.text.removeprefix(BOM), str(self.path or UNTITLED))
+        parsed = parse_document(self.text.removeprefix(BOM), str(self.path or UNTITLED))
         return TopologyFile(parsed, self.folder, self._value, parsed.problems)
 
     # Files

@@ -15,7 +15,7 @@ from torchyard_core.topology.document.yaml_value_edits import UnsupportedStyle, 
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.yaml_io.writer import dump_flow, dump_yaml
-from torchyard_core.yaml_io.yaml_file import Document, parse
+from torchyard_core.yaml_io.yaml_file import Document, parse_document
 
 Lines = list[str]
 
@@ -23,7 +23,7 @@ Lines = list[str]
 def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
     """Patches `text`, the YAML of `before`, to that of `after`. Returns None for an unsupported style."""
     try:
-        document = parse(text, "topology")
+        document = parse_document(text, "topology")
     except FileProblem:
         return None
     if not isinstance(document.data, dict) or (not document.spans[()].exact and document.spans[()].flow):

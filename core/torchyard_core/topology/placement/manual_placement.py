@@ -100,7 +100,7 @@ def _written(indices: Sequence[int]) -> str:
     return ",".join(map(str, indices))
 
 
-def why_not(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str) -> str:
+def drop_refusal(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str) -> str:
     """The reason why replicas cannot be dropped on a target; empty if they can.
 
     A drop that leaves another placed replica without a place is refused too.
@@ -112,13 +112,15 @@ def why_not(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str]
     return _what_breaks(place(topology, hosts), place(set_pins(topology, pins), hosts), pins)
 
 
-def why_not_new(topology: Topology, hosts: Sequence[HostFacts], role: Role, target: str, *, gpus: int = 0) -> str:
+def new_replica_refusal(
+    topology: Topology, hosts: Sequence[HostFacts], role: Role, target: str, *, gpus: int = 0
+) -> str:
     """The reason why a new replica of the role cannot be added on a target; empty if it can."""
     try:
         grown, names = add_replicas(topology, role, gpus=gpus)
     except UsageError as problem:
         return str(problem)
-    return why_not(grown, hosts, names, target) if target else ""
+    return drop_refusal(grown, hosts, names, target) if target else ""
 
 
 def _what_breaks(before: Placement, after: Placement, pins: Mapping[str, str | None]) -> str:

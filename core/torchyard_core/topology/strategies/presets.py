@@ -26,7 +26,7 @@ from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandwidth, reducers_that_beat_the_ring
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_core.topology.strategies.spec import StrategySpec
-from torchyard_core.yaml_io.parser import compose
+from torchyard_core.yaml_io.parser import parse_yaml
 
 PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
 """The strategies with a preset, whose key is their kind."""
@@ -85,7 +85,7 @@ def preset(key: str) -> Preset:
         raise UsageError(f"there is no preset {key}.", code="no_preset", hint=hint)
     name = f"presets/{key}.yaml"
     text = files("torchyard_resources").joinpath(name).read_text(encoding="utf-8")
-    data = compose(text, name).data
+    data = parse_yaml(text, name).data
     return Preset(key, data["group"], data["title"], data["sentence"], dict(data["strategy"]), _pools(data["pools"]))
 
 

@@ -53,7 +53,7 @@ _start = attrgetter("start")
 _start_and_id = attrgetter("start", "booking.id")
 
 
-def picture_of(
+def build_display_list(
     seen: CalendarState,
     now: datetime,
     folded: frozenset[str],

@@ -22,7 +22,7 @@ from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.conflict import Clash
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
@@ -61,7 +61,7 @@ class BookingDialog(QDialog):
         self.setWindowTitle(self.tr("Edit booking") if booking else self.tr("Book GPUs"))
         self.setMinimumWidth(WIDTH)
         self.title = QLineEdit(draft.title)
-        self.gpus = QLineEdit(name_slots(draft.gpus, model.seen.slots))
+        self.gpus = QLineEdit(format_slots(draft.gpus, model.seen.slots))
         self.gpus.setPlaceholderText("gpu-b:2-5")
         self.start = QLineEdit(format_time(draft.start, draft.zone))
         self.end = QLineEdit(format_time(draft.end, draft.zone))
@@ -129,7 +129,7 @@ class BookingDialog(QDialog):
         found = read(fields, self.model.seen.slots, self.model.now)
         wrong = found if isinstance(found, dict) else {}
         for name, row in self.rows.items():
-            row.set_problem(labels.said(wrong[name]) if name in wrong else "")
+            row.set_problem(labels.error_text(wrong[name]) if name in wrong else "")
         return None if isinstance(found, dict) else found
 
     def rule(self) -> str:
@@ -206,14 +206,18 @@ class BookingDialog(QDialog):
     def _failed(self, error: TorchyardError) -> None:
         self._busy(False)
         if isinstance(error, Refused) and error.code in ("bad_rule", "too_many"):
-            self.rows["repeat"].set_problem(labels.said(error))
+            self.rows["repeat"].set_problem(labels.error_text(error))
             return
-        self._say(labels.said(error) if not isinstance(error, Clash) else labels.said(Refused(error.message, code="")))
+        self._say(
+            labels.error_text(error)
+            if not isinstance(error, Clash)
+            else labels.error_text(Refused(error.message, code=""))
+        )
         if isinstance(error, Clash):
             zone, now = self.zone.currentText(), self.model.now
             for fit in error.conflict.nearest[:3]:
                 when = labels.time_span(fit.start, fit.end, zone, now)
-                where = name_slots(fit.gpus, self.model.seen.slots)
+                where = format_slots(fit.gpus, self.model.seen.slots)
                 button = QPushButton(self.tr("Take {gpus}, {when}").format(gpus=where, when=when))
                 button.setProperty("quiet", True)
                 button.setAutoDefault(False)

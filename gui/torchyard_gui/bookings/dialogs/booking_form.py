@@ -9,7 +9,7 @@ from datetime import datetime
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Draft, Slot
-from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import end_moment, moment, zone_of
 from torchyard_core.formatting import wall_clock
 from torchyard_gui.bridge.bookings_model import CalendarState
@@ -40,7 +40,7 @@ def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[s
         )
     gpus: tuple[str, ...] = ()
     try:
-        gpus = tuple(slot.id for slot in slots_named(fields.gpus, slots))
+        gpus = tuple(slot.id for slot in parse_slots(fields.gpus, slots))
     except Refused as refused:
         wrong["gpus"] = refused
     try:
@@ -80,6 +80,6 @@ def format_time(when: datetime, zone: str) -> str:
 
 def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: CalendarState) -> str:
     """Returns `torchyard book gpu-a:0-1 --from … --to … --zone … --title …`, quoted for a shell."""
-    names = name_slots(gpus, seen.slots).replace(", ", ",")
+    names = format_slots(gpus, seen.slots).replace(", ", ",")
     times = ["--from", format_time(start, seen.zone), "--to", format_time(end, seen.zone), "--zone", seen.zone]
     return shlex.join(["torchyard", "book", names, *times, "--title", title])

@@ -67,7 +67,7 @@ class DialogController(QObject):
         try:
             draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.commands.title)
         except Refused as refused:
-            self.failed.emit(labels.said(refused))
+            self.failed.emit(labels.error_text(refused))
             return
         self._open(BookingDialog(self.model, draft, parent=self._page))
 

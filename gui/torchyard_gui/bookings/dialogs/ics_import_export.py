@@ -24,7 +24,7 @@ from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking
-from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
@@ -74,7 +74,7 @@ def export_bookings(
         text = one if count == 1 else labels.translate("Bookings", "{count} bookings written to {path}")
         succeeded(text.format(count=count, path=target.name))
 
-    model.ask(export, done, lambda error: failed(labels.said(error)), parent)
+    model.ask(export, done, lambda error: failed(labels.error_text(error)), parent)
 
 
 class ImportDialog(QDialog):
@@ -119,10 +119,10 @@ class ImportDialog(QDialog):
         seen, now, path = self.model.seen, self.model.now, self.path
         try:
             text = self.gpus.text().strip()
-            gpus = tuple(slot.id for slot in slots_named(text, seen.slots)) if text else ()
+            gpus = tuple(slot.id for slot in parse_slots(text, seen.slots)) if text else ()
             self.row.set_problem("")
         except Refused as refused:
-            self.row.set_problem(labels.said(refused))
+            self.row.set_problem(labels.error_text(refused))
             return
 
         def look(store: BookingStore) -> tuple[tuple[ImportVerdict, ...], tuple[str, ...]]:
@@ -175,7 +175,7 @@ class ImportDialog(QDialog):
             cells = (
                 draft.title,
                 labels.time_span(draft.start, draft.end, seen.zone, now),
-                name_slots(draft.gpus, seen.slots),
+                format_slots(draft.gpus, seen.slots),
                 becomes,
             )
             for column, text in enumerate(cells):
@@ -196,4 +196,4 @@ class ImportDialog(QDialog):
 
     def _failed(self, error: TorchyardError) -> None:
         self.ok.setEnabled(False)
-        self.summary.setText(labels.said(error))
+        self.summary.setText(labels.error_text(error))

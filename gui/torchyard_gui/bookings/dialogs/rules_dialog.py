@@ -89,5 +89,5 @@ class RulesDialog(QDialog):
 
     def _failed(self, error: TorchyardError) -> None:
         self.ok.setEnabled(True)
-        self.problem.setText(labels.said(error))
+        self.problem.setText(labels.error_text(error))
         self.problem.show()

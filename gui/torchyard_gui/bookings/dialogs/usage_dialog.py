@@ -89,7 +89,7 @@ class UsageDialog(QDialog):
             write_atomically(path, to_csv(self.rows_, by))
             self.summary.setText(self.tr("Saved as {path}").format(path=path))
         except TorchyardError as error:
-            self.summary.setText(labels.said(error))
+            self.summary.setText(labels.error_text(error))
 
     def _show(self, rows: tuple[UsageRow, ...]) -> None:
         self.rows_ = rows
@@ -129,7 +129,7 @@ class UsageDialog(QDialog):
         self.rows_ = ()
         self.bars.show_rows(())
         self.save.setEnabled(False)
-        self.summary.setText(labels.said(error))
+        self.summary.setText(labels.error_text(error))
 
     def _lay_out(self, close: QPushButton) -> None:
         choice = QHBoxLayout()

@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QPushButton, QWidget
 
 from torchyard_core.booking.model import Booking, Slot
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.bookings.menu_actions import BookingActions
@@ -66,7 +66,7 @@ class DetailsDrawer(Drawer):
         self.when.setText(labels.time_span(booking.start, booking.until, zone, now))
         self.when.setToolTip(f"{booking.start:%Y-%m-%d %H:%M} – {booking.until:%Y-%m-%d %H:%M} UTC")
         took = labels.duration_text(booking.duration.total_seconds())
-        self.gpus.setText(f"{name_slots(booking.gpus, slots)} · {took}")
+        self.gpus.setText(f"{format_slots(booking.gpus, slots)} · {took}")
         owner = labels.owner_name(booking.owner, me)
         made = labels.translate("Bookings", "{owner}, booked in {zone}").format(owner=owner, zone=booking.zone)
         self.who.setText(made)

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWi
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.tokens import METRICS
-from torchyard_gui.widgets import ElidedLabel, scrolled
+from torchyard_gui.widgets import ElidedLabel, scroll_area
 
 
 class Drawer(QFrame):
@@ -43,7 +43,7 @@ class Drawer(QFrame):
         rows.setContentsMargins(0, 0, 0, 0)
         rows.setSpacing(0)
         rows.addLayout(head)
-        rows.addWidget(scrolled(contents), 1)
+        rows.addWidget(scroll_area(contents), 1)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:

@@ -135,7 +135,7 @@ class DrawerController(QObject):
 
         def failed(error: TorchyardError) -> None:
             self._forget_fits()
-            self.finder.show_problem_text(labels.said(error))
+            self.finder.show_problem_text(labels.error_text(error))
 
         if self._searching is not None:
             self._searching.cancel()  # Results may arrive in any order; only the last request counts.

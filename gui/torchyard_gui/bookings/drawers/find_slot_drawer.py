@@ -13,7 +13,7 @@ from torchyard_core.booking import time_parser
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Slot
 from torchyard_core.booking.search.slot_search import Fit, Wish
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import format_slots
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.lanes import short_model
 from torchyard_gui.bookings.drawers.drawer import Drawer
@@ -113,11 +113,11 @@ class FindSlotDrawer(Drawer):
         try:
             length = time_parser.length(self.length.text().replace(" ", ""))
         except Refused as refused:
-            self.length_row.set_problem(labels.said(refused))
+            self.length_row.set_problem(labels.error_text(refused))
         try:
             earliest = time_parser.moment(self.from_.text(), self.zone, self.now())
         except Refused as refused:
-            self.from_row.set_problem(labels.said(refused))
+            self.from_row.set_problem(labels.error_text(refused))
         if length is None or earliest is None:
             return None
         model = "" if self.model.currentIndex() <= 0 else self.model.currentText().rsplit(" ", 2)[0]
@@ -207,7 +207,7 @@ class FitCard(Card):
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         when = labels.time_span(fit.start, fit.end, zone, now)
         models = sorted({short_model(slot) for slot in slots if slot.id in fit.gpus})
-        where = " · ".join(filter(None, [name_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
+        where = " · ".join(filter(None, [format_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
         self.setAccessibleName(f"{number + 1}: {when}, {where}")
         self.setToolTip(f"{fit.start:%Y-%m-%d %H:%M} – {fit.end:%Y-%m-%d %H:%M} UTC")
         head = QHBoxLayout()

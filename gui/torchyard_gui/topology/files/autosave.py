@@ -59,9 +59,9 @@ class Autosave(QObject):
         if self._recovery is not None:
             self._recovery.clear()
 
-    def left_behind(self) -> list[UnsavedWork]:
+    def unsaved_work(self) -> list[UnsavedWork]:
         """Returns the unsaved work of ended programs, the latest first."""
-        return self._recovery.left_behind() if self._recovery is not None else []
+        return self._recovery.unsaved_work() if self._recovery is not None else []
 
     def discard(self, work: UnsavedWork) -> None:
         if self._recovery is not None:
@@ -74,7 +74,7 @@ def tr(text: str) -> str:
 
 def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor) -> None:
     """Offers the latest unsaved work; once decided, the one before it."""
-    work = next(iter(autosave.left_behind()), None)
+    work = next(iter(autosave.unsaved_work()), None)
     if work is None:
         return
 

@@ -94,14 +94,14 @@ class ImportExport(QObject):
         Args:
             name: The format, or "" to detect it.
         """
-        from torchyard_core.interop.format_detection import recognise
+        from torchyard_core.interop.format_detection import detect_format
 
         try:
             text = read_text(path, path.name)
         except FileProblem as problem:
             self._notices.show("file", "fail", problem.sentence())
             return
-        name = name or recognise(text) or ""
+        name = name or detect_format(text) or ""
         if name:
             self._read(path, text, name)
         else:
@@ -117,7 +117,7 @@ class ImportExport(QObject):
         box.open()
 
     def _read(self, path: Path, text: str, name: str) -> None:
-        from torchyard_core.interop.format_detection import TITLES, recognise
+        from torchyard_core.interop.format_detection import TITLES, detect_format
         from torchyard_core.interop.format_registry import FORMATS, READ, read_foreign
 
         if name not in READ:
@@ -126,7 +126,7 @@ class ImportExport(QObject):
         try:
             imported = read_foreign(name, text, path.name)
         except FileProblem as problem:
-            other = recognise(text)
+            other = detect_format(text)
             if other is None or other == name:
                 self._notices.show("file", "fail", problem.sentence())
             elif other not in READ:
@@ -165,10 +165,10 @@ class ImportExport(QObject):
         path = self._document.path
         if not self._document.broken or path is None:
             return
-        from torchyard_core.interop.format_detection import TITLES, recognise
+        from torchyard_core.interop.format_detection import TITLES, detect_format
         from torchyard_core.interop.format_registry import READ
 
-        name = recognise(self._document.text)
+        name = detect_format(self._document.text)
         if name in READ:
             assert name is not None
             text = self.tr("{file} looks like {what}, not a topology.").format(file=path.name, what=TITLES[name])

@@ -22,7 +22,7 @@ from torchyard_gui.topology.inspector.program_group import ProgramGroup
 from torchyard_gui.topology.inspector.strategy_group import StrategyGroup
 from torchyard_gui.topology.labels import named, role_name
 from torchyard_gui.topology.problem_locations import keys_of_block, pool_of, whole_block_key
-from torchyard_gui.widgets.containers import scrolled
+from torchyard_gui.widgets.containers import scroll_area
 from torchyard_gui.widgets.indicators import RoleBadge
 from torchyard_gui.widgets.text_labels import ElidedLabel
 
@@ -203,4 +203,4 @@ def _scrolled(name: str, *groups: QWidget) -> QScrollArea:
     layout.setSpacing(14)
     stack(groups, layout)
     layout.addStretch()
-    return scrolled(inside, name)
+    return scroll_area(inside, name)

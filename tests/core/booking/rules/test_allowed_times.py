@@ -13,7 +13,7 @@ from tests.core.booking.teams import NOW, SLOTS, draft
 from tests.core.booking.test_launch_availability import HOSTS, ONE, planned
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.quota import check_quota
@@ -23,6 +23,7 @@ from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish, find_slots
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.booking.zone_weeks import week_of
+from torchyard_core.launch.calendar_port import BookingOptions
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WEEK_ENDS = NOW + 6 * DAY + 15 * HOUR
@@ -176,7 +177,7 @@ def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
     calendar.store().set_rules(Rules(windows=(Window(("gpu-a",), days=()),)))
 
     def hosts(length: timedelta | None) -> list[str]:
-        ways = LaunchBooking(calendar, "UTC", Wanted(length=length)).choices(HOSTS)
+        ways = LaunchBooking(calendar, "UTC", BookingOptions(length=length)).choices(HOSTS)
         return [planned(ONE, way).replicas[0].host for way in ways]
 
     assert hosts(HOUR) == ["gpu-b"]

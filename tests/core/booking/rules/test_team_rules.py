@@ -15,7 +15,7 @@ from torchyard_core.booking.rules.idle_release import Verdict, verdict
 from torchyard_core.booking.rules.refusal import Circumstances, find_refusal
 from torchyard_core.booking.rules.team_rules import FORM, Rules
 from torchyard_core.booking.rules.windows import Window
-from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import UsageRow, to_csv
 from torchyard_core.errors import UsageError
@@ -133,9 +133,9 @@ def test_shared_logins_are_one_of_several_persons():
     ],
 )
 def test_gpus_are_named_as_commands_name_them(text, ids):
-    found = slots_named(text, SLOTS)
+    found = parse_slots(text, SLOTS)
     assert [slot.id for slot in found] == [f"GPU-{one}" for one in ids.split()]
-    assert slots_named(name_slots([slot.id for slot in found], SLOTS), SLOTS) == found
+    assert parse_slots(format_slots([slot.id for slot in found], SLOTS), SLOTS) == found
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_gpus_are_named_as_commands_name_them(text, ids):
 )
 def test_a_gpu_that_is_not_there_is_refused_with_what_is(text, says):
     with pytest.raises(Refused) as refused:
-        slots_named(text, SLOTS)
+        parse_slots(text, SLOTS)
     assert says in refused.value.message
     assert refused.value.hint
 

@@ -15,7 +15,7 @@ from torchyard_core.booking.model import IdleEvidence, Login, Slot, State, Use
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish, find_slots
-from torchyard_core.booking.store import move_all, open_store
+from torchyard_core.booking.store import open_store, transfer_all
 from torchyard_core.errors import UsageError
 
 HOUR = timedelta(hours=1)
@@ -451,10 +451,10 @@ def test_all_bookings_move_to_the_team_and_back_without_loss(database_team, tmp_
         private.record_use([Use("GPU-a0", "gpu-a", "me", NOW, NOW + HOUR)])
         private.wait(Wish(2, HOUR, NOW, hosts=("gpu-a",)), "waiting")
         clock.forward(days=8)
-        moved = move_all(private, team.open("ada"), {"me": "kim"})
+        moved = transfer_all(private, team.open("ada"), {"me": "kim"})
         assert moved.counts["bookings"] == 4
-        assert set(move_all(private, team.open("ada"), {"me": "kim"}).counts.values()) == {0}
-        move_all(team.open("kim"), again)
+        assert set(transfer_all(private, team.open("ada"), {"me": "kim"}).counts.values()) == {0}
+        transfer_all(team.open("kim"), again)
         mine = [replace(one, owner="kim") for one in everything(private)]
         assert list(everything(team.open("lee"))) == mine == list(everything(again))
         assert again.rules() == private.rules()
@@ -462,14 +462,14 @@ def test_all_bookings_move_to_the_team_and_back_without_loss(database_team, tmp_
         assert again.slots() == private.slots()
         assert len(again.uses(NOW, NOW + HOUR)) == 1
         with pytest.raises(PermissionDenied):
-            move_all(private, team.open("kim"))
+            transfer_all(private, team.open("kim"))
         other = open_store(f"sqlite:///{tmp_path / 'other.sqlite3'}", "lee", clock=Clock())
         try:
             other.remember_slots(SLOTS)
             other.book(draft("a3", 5, 1))
             other.book(draft("a0", 1, 1))
             with pytest.raises(Refused, match="overlap; nothing was moved"):
-                move_all(other, team.open("ada"))
+                transfer_all(other, team.open("ada"))
         finally:
             other.close()
         assert len(everything(team.open("lee"))) == 4

@@ -15,7 +15,7 @@ from torchyard_core.booking.model import Booking, Draft, IdleEvidence, Login, Sl
 from torchyard_core.booking.rules.enforcement import Enforcement
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.sync.agent_exchange import combine, exchange_with_agents, uses_told
+from torchyard_core.booking.sync.agent_exchange import combine_evidence, exchange_with_agents, reported_uses
 from torchyard_core.errors import AgentTooOld, UsageError
 
 T0 = datetime(2026, 11, 22, 2, tzinfo=UTC)
@@ -39,19 +39,19 @@ def idle(since: float, seen: float, *gpus: str) -> dict[str, Any]:
 
 def test_a_booking_over_two_hosts_is_idle_since_the_last_of_its_gpus_is() -> None:
     hosts = {"gpu-a": idle(0, 60, "A"), "gpu-b": idle(20, 50, "B")}
-    assert combine(hosts, [booking("A", "B")], "kim") == (IdleEvidence("b1", at(20), at(50), "kim"),)
+    assert combine_evidence(hosts, [booking("A", "B")], "kim") == (IdleEvidence("b1", at(20), at(50), "kim"),)
 
 
 def test_use_on_one_host_is_use_of_the_booking() -> None:
     hosts = {"gpu-a": idle(0, 60, "A"), "gpu-b": idle(60, 60, "B")}
-    (found,) = combine(hosts, [booking("A", "B")])
+    (found,) = combine_evidence(hosts, [booking("A", "B")])
     assert (found.idle_since, found.seen_at) == (at(60), at(60))
 
 
 def test_nothing_is_said_of_a_booking_of_which_a_gpu_was_seen_by_nobody() -> None:
-    assert combine({"gpu-a": idle(0, 60, "A")}, [booking("A", "B")]) == ()
-    assert combine({"gpu-a": {"idle": [{"booking": "b1"}, {"gpus": 3}]}}, [booking("A")]) == ()
-    assert combine({}, [booking("A")]) == ()
+    assert combine_evidence({"gpu-a": idle(0, 60, "A")}, [booking("A", "B")]) == ()
+    assert combine_evidence({"gpu-a": {"idle": [{"booking": "b1"}, {"gpus": 3}]}}, [booking("A")]) == ()
+    assert combine_evidence({}, [booking("A")]) == ()
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_nothing_is_said_of_a_booking_of_which_a_gpu_was_seen_by_nobody() -> Non
 def test_use_is_whose_the_record_says_among_those_that_share_the_login(user: str, claimed: str, person: str) -> None:
     logins = [Login("*", "ann", "kim"), Login("*", "ubuntu", "kim"), Login("*", "ubuntu", "lee")]
     use = {"gpu": "A", "user": user, "person": claimed, "run_id": "r1", "start": told(0), "end": told(5)}
-    assert uses_told({"gpu-a": {"uses": [use]}}, logins) == (Use("A", "gpu-a", person, at(0), at(5), "r1"),)
+    assert reported_uses({"gpu-a": {"uses": [use]}}, logins) == (Use("A", "gpu-a", person, at(0), at(5), "r1"),)
 
 
 def test_use_by_a_login_that_has_a_persons_name_on_another_host_is_not_that_persons() -> None:
     use = {"gpu": "A", "user": "lee", "person": "", "run_id": "", "start": told(0), "end": told(5)}
     seen = {"gpu-a": {"uses": [use]}, "gpu-b": {"uses": [use]}}
-    here, there = uses_told(seen, [Login("gpu-a", "lee", "lee")])
+    here, there = reported_uses(seen, [Login("gpu-a", "lee", "lee")])
     assert (here.person, there.person) == ("lee", "lee on gpu-b")
 
 
 def test_a_use_of_no_time_or_that_is_not_understood_is_left_out() -> None:
     use = {"gpu": "A", "user": "ann", "person": "", "run_id": "", "start": told(0), "end": told(0)}
-    assert uses_told({"gpu-a": {"uses": [use, {"gpu": "A"}, {**use, "start": "yesterday"}]}}, []) == ()
+    assert reported_uses({"gpu-a": {"uses": [use, {"gpu": "A"}, {**use, "start": "yesterday"}]}}, []) == ()
 
 
 def test_enforcement_is_a_rule_that_agents_understand(tmp_path: Path) -> None:

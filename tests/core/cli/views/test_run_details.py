@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchyard_core.cli.views.run_details import print_run
-from torchyard_core.formatting import traffic
+from torchyard_core.formatting import format_byte_rate
 
 
 def shown(**metrics: dict[str, float | None]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_servers_tell_their_versions_clients_and_traffic(capsys: pytest.CaptureF
     head = next(line for line in text.splitlines() if line.startswith("REPLICA"))
     assert head.split()[8:] == ["VERSION", "CLIENTS", "TRAFFIC", "REASON"]
     assert cells(text, "ps-0")[5:] == ["-", "-", "-", "1,204", "3", "12.3", "MB/s"]
-    assert [traffic(each) for each in (640, 1500, 117_600_000, 2.4e9)] == [
+    assert [format_byte_rate(each) for each in (640, 1500, 117_600_000, 2.4e9)] == [
         "640 B/s",
         "1.5 kB/s",
         "118 MB/s",

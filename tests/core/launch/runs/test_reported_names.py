@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torchyard_agent.protocol import journal_replay
 from torchyard_core.launch.runs.follower import Follower
-from torchyard_core.launch.runs.history import ending
+from torchyard_core.launch.runs.history import fields_at_end
 
 RUN = "20261122-000000-abcd"
 
@@ -26,7 +26,7 @@ def test_the_journal_keeps_names_of_a_scripts_own_apart_from_its_words() -> None
     ended = entry(3, "run_ended", state="succeeded", reason="", metrics={"worker-0": {"accuracy": 0.8, "a b": 1.0}})
     journal_replay.apply(view, ended)
     assert view["metrics"]["worker-0"] == {"accuracy": 0.8}
-    assert ending({**ended, "replicas": [], "timings": {}})["metrics"] == {"worker-0": {"accuracy": 0.8}}
+    assert fields_at_end({**ended, "replicas": [], "timings": {}})["metrics"] == {"worker-0": {"accuracy": 0.8}}
 
 
 def test_report_events_of_telemetry_have_them() -> None:

@@ -32,18 +32,18 @@ def write_and_die(folder: Path) -> None:
 def test_the_work_of_a_program_that_died_is_found_until_it_is_discarded(folder: Path) -> None:
     write_and_die(folder)
     recovery = Recovery(folder)
-    (work,) = recovery.left_behind()
+    (work,) = recovery.unsaved_work()
     assert (work.path, work.text) == (Path("/somewhere/a.yaml"), "name: half done é")
     recovery.discard(work)
-    assert recovery.left_behind() == []
+    assert recovery.unsaved_work() == []
     assert list(folder.iterdir()) == []
 
 
 def test_the_work_of_a_program_that_lives_is_its_own(folder: Path) -> None:
     mine = Recovery(folder)
     mine.write(None, "name: mine")
-    assert Recovery(folder).left_behind() == []
-    assert mine.left_behind() == []
+    assert Recovery(folder).unsaved_work() == []
+    assert mine.unsaved_work() == []
     (lock,) = folder.glob("*.lock")
     assert lock.read_text().strip() == str(os.getpid())
     mine.clear()
@@ -64,11 +64,11 @@ def test_what_cannot_be_read_is_not_offered(folder: Path) -> None:
     folder.mkdir()
     (folder / "a.json").write_text("{half")
     (folder / "b.json").write_text('{"path": null}')
-    assert Recovery(folder).left_behind() == []
+    assert Recovery(folder).unsaved_work() == []
 
 
 def test_no_folder_is_no_work(folder: Path) -> None:
-    assert Recovery(folder).left_behind() == []
+    assert Recovery(folder).unsaved_work() == []
 
 
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:

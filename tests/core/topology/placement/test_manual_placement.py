@@ -9,7 +9,7 @@ from torchyard_core.errors import UsageError
 from torchyard_core.topology.document.edits import empty_topology
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Role
-from torchyard_core.topology.placement.manual_placement import pins_for, why_not, why_not_new
+from torchyard_core.topology.placement.manual_placement import drop_refusal, new_replica_refusal, pins_for
 
 ONE_EACH = topology("{name: w, role: worker, replicas: 4, gpus: 1}")
 TWO_EACH = topology("{name: w, role: worker, replicas: 2, gpus: 2}")
@@ -51,12 +51,12 @@ def test_a_replica_without_gpus_is_pinned_to_the_host_of_the_slot() -> None:
 
 def test_nowhere_means_that_the_planner_chooses() -> None:
     assert pins_for(ONE_EACH, HOSTS, ["worker-0"], "") == {"worker-0": None}
-    assert why_not(ONE_EACH, HOSTS, ["worker-0"], "") == ""
+    assert drop_refusal(ONE_EACH, HOSTS, ["worker-0"], "") == ""
 
 
 def test_a_host_that_was_never_checked_counts_as_able() -> None:
     unknown = [HostFacts("u")]
-    assert why_not(ONE_EACH, unknown, ["worker-0", "worker-1"], "u:5") == ""
+    assert drop_refusal(ONE_EACH, unknown, ["worker-0", "worker-1"], "u:5") == ""
 
 
 @pytest.mark.parametrize(
@@ -74,39 +74,41 @@ def test_a_host_that_was_never_checked_counts_as_able() -> None:
 def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
     pinned = topology("{name: w, role: worker, replicas: 4, gpus: 1}", pins="{worker-3: 'a:0'}")
     hosts = [host("a", 4), host("b", 4, busy=(1,)), host("cpu")]
-    said = why_not(pinned, hosts, ["worker-0"], target)
+    said = drop_refusal(pinned, hosts, ["worker-0"], target)
     assert said.startswith(reason) if reason else said == ""
 
 
 def test_the_refusal_of_a_used_gpu_names_its_user() -> None:
     kims = replace(host("b", 2, busy=(1,)), gpu_users={"GPU-b-1": "kim"})
-    assert why_not(ONE_EACH, [kims], ["worker-0"], "b:1") == "b:1 is used by kim"
+    assert drop_refusal(ONE_EACH, [kims], ["worker-0"], "b:1") == "b:1 is used by kim"
 
 
 def test_too_few_slots_left_is_a_reason() -> None:
-    assert why_not(ONE_EACH, HOSTS, ["worker-0", "worker-1"], "a:3") == (
+    assert drop_refusal(ONE_EACH, HOSTS, ["worker-0", "worker-1"], "a:3") == (
         "worker-1 takes 1 GPU; from a:4 on none is free"
     )
 
 
 def test_an_unpinned_replica_in_the_slot_makes_way() -> None:
-    assert why_not(ONE_EACH, [host("a", 4)], ["worker-3"], "a:0") == ""
+    assert drop_refusal(ONE_EACH, [host("a", 4)], ["worker-3"], "a:0") == ""
 
 
 def test_what_would_cost_another_its_place_is_refused() -> None:
     # b is the only host where the evaluator can go.
     two = topology("{name: w, role: worker, replicas: 1, gpus: 1}", "{name: e, role: evaluator, replicas: 1, gpus: 4}")
-    assert why_not(two, [host("a", 2), host("b", 4)], ["worker-0"], "b:1").startswith(
+    assert drop_refusal(two, [host("a", 2), host("b", 4)], ["worker-0"], "b:1").startswith(
         "evaluator-0 would lose its place: evaluator-0 needs 4 GPUs"
     )
 
 
 def test_a_new_replica_of_a_role() -> None:
-    assert why_not_new(ONE_EACH, HOSTS, Role.WORKER, "b:0") == ""
-    assert why_not_new(ONE_EACH, [host("a", 4)], Role.WORKER, "a").startswith("worker-3 would lose its place")
-    assert why_not_new(empty_topology("x"), [host("c")], Role.WORKER, "c", gpus=1).startswith("on c, where it is pin")
+    assert new_replica_refusal(ONE_EACH, HOSTS, Role.WORKER, "b:0") == ""
+    assert new_replica_refusal(ONE_EACH, [host("a", 4)], Role.WORKER, "a").startswith("worker-3 would lose its place")
+    assert new_replica_refusal(empty_topology("x"), [host("c")], Role.WORKER, "c", gpus=1).startswith(
+        "on c, where it is pin"
+    )
     chief = topology("{name: c, role: chief, replicas: 1}")
-    assert why_not_new(chief, HOSTS, Role.CHIEF, "") == "a run has one chief"
+    assert new_replica_refusal(chief, HOSTS, Role.CHIEF, "") == "a run has one chief"
 
 
 def test_pins_for_says_why_by_raising() -> None:

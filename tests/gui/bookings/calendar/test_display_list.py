@@ -11,7 +11,7 @@ import pytest
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use, cpu_slot
 from torchyard_gui.bookings.calendar.block_painting import label_for
 from torchyard_gui.bookings.calendar.blocks import blocks_of, free_now, hue_of, steps, strip_of, usage_of
-from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, picture_of
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, build_display_list
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of, short_model
 from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, snapped, stepped, zone_mark
@@ -271,4 +271,6 @@ def test_a_picture_that_is_made_of_the_last_one_is_the_same_as_a_new_one() -> No
         else:
             now += dice.randint(1, 90) * timedelta(minutes=1)
         seen = replace(seen, bookings=tuple(known))
-        assert pictures.of(seen, now, folded, chosen, {}, {}) == picture_of(seen, now, folded, chosen, {}, {}), act
+        assert pictures.of(seen, now, folded, chosen, {}, {}) == build_display_list(
+            seen, now, folded, chosen, {}, {}
+        ), act
