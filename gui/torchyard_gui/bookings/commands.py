@@ -30,8 +30,10 @@ HOUR = timedelta(hours=1)
 
 
 class BookingCommands(QObject):
-    """Runs each change on a thread; `succeeded` and `failed` carry a message for the user."""
+    """Runs each change on a thread; `undoable`, `succeeded` and `failed` carry a message for the user."""
 
+    undoable = Signal(str)
+    """A change succeeded, and `undo` reverts it."""
     succeeded = Signal(str)
     failed = Signal(str)
     done = Signal(str)
@@ -64,11 +66,9 @@ class BookingCommands(QObject):
         what = self.tr("book “{title}”").format(title=first.title)
         self._remember(undo_booked(made, what))
         if len(made) > 1:
-            self.succeeded.emit(
-                self.tr("{count} bookings of “{title}” made").format(count=len(made), title=first.title)
-            )
+            self.undoable.emit(self.tr("{count} bookings of “{title}” made").format(count=len(made), title=first.title))
         else:
-            self.succeeded.emit(self.tr("Booked: {what}").format(what=self._summary(first)))
+            self.undoable.emit(self.tr("Booked: {what}").format(what=self._summary(first)))
         self.done.emit(first.id)
 
     def change(self, booking: Booking, gpus: Sequence[str], start: float, end: float) -> None:
@@ -87,16 +87,16 @@ class BookingCommands(QObject):
 
     def changed(self, after: Booking, before: Booking) -> None:
         self._remember(undo_changed(after, before, self.tr("change “{title}”").format(title=before.title)))
-        self.succeeded.emit(self.tr("Changed: {what}").format(what=self._summary(after)))
+        self.undoable.emit(self.tr("Changed: {what}").format(what=self._summary(after)))
         self.done.emit(after.id)
 
     def series_changed(self, after: Sequence[Booking], before: Sequence[Booking]) -> None:
         what = self.tr("change the series “{title}”").format(title=before[0].title)
         self._remember(undo_series_changed(after, before, what))
         if len(after) == 1:
-            self.succeeded.emit(self.tr("Changed: {what}").format(what=self._summary(after[0])))
+            self.undoable.emit(self.tr("Changed: {what}").format(what=self._summary(after[0])))
         else:
-            self.succeeded.emit(
+            self.undoable.emit(
                 self.tr("{count} bookings of “{title}” changed").format(count=len(after), title=after[0].title)
             )
         self.done.emit(after[0].id)
@@ -116,7 +116,7 @@ class BookingCommands(QObject):
             self._remember(undo_release(after, self.tr("let go of “{title}”").format(title=booking.title)))
             running = after.let_go_at is not None and after.let_go_at > after.start
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
-            self.succeeded.emit(text.format(what=self._summary(booking)))
+            self.undoable.emit(text.format(what=self._summary(booking)))
 
         self.model.act(lambda store: store.cancel(booking.id), gone, self._failed, self)
 
@@ -133,7 +133,9 @@ class BookingCommands(QObject):
                 text = self.tr("1 booking of “{title}” cancelled")
             else:
                 text = self.tr("{count} bookings of “{title}” cancelled")
-            self.succeeded.emit(text.format(count=len(cancelled), title=booking.title))
+            (self.undoable if cancelled else self.succeeded).emit(
+                text.format(count=len(cancelled), title=booking.title)
+            )
 
         self.model.act(lambda store: store.cancel_series(series, since), gone, self._failed, self)
 

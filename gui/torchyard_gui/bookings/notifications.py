@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QObject
+from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QWidget
 
 from torchyard_core.errors import TorchyardError
@@ -25,9 +26,9 @@ class Notifications(QObject):
         self._page = page
         self._is_away = False
 
-    def show_success(self, text: str) -> None:
-        """Shows the result of a command."""
-        self.toast.say(text)
+    def show_success(self, text: str, undo: QAction | None = None) -> None:
+        """Shows the result of a command, with a button for the action that reverts it, if there is one."""
+        self.toast.say(text, action=undo)
         if not self._is_away:
             self.notice.clear()
 

@@ -409,6 +409,7 @@ class BookingsPage(QWidget):
         for part in (self.commands, self.dialogs):
             part.succeeded.connect(self.notifications.show_success)
             part.failed.connect(self.notifications.show_refusal)
+        self.commands.undoable.connect(lambda text: self.notifications.show_success(text, self.acts.undo))
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)
         self.commands.done.connect(self.surface.select)

@@ -25,6 +25,7 @@ QFrame[notice="fail"] {{ background: {fail_soft}; border: none; border-bottom: 1
 QFrame[popup="true"] {{ background: {s2}; border: 1px solid {line}; border-radius: {radius}px; }}
 QFrame[toast="true"] {{ background: {text}; border: none; border-radius: {radius}px; }}
 QFrame[toast="true"] QLabel {{ color: {s2}; }}
+QFrame[toast="true"] QPushButton {{ color: {s2}; background: transparent; border: 1px solid {s2}; padding: 2px 10px; }}
 QFrame[divider="true"] {{ background: {hair}; border: none; max-height: 1px; min-height: 1px; }}
 
 /* Words of hosts and colleagues are no markup: it would load files and pictures. */

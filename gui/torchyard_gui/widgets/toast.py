@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
 from torchyard_gui.widgets.screen_reader import announce
 
 SHOWN_FOR_MS = 4000
+ACTION_SHOWN_FOR_MS = 10_000
+"""With a button: time to read and to reach it."""
 
 
 class Toast(QFrame):
-    """One per window: a new message replaces the last one and is announced. Not for messages that need an answer."""
+    """One per window: a new message replaces the last one and is announced. Not for messages that need an answer.
+
+    A message may have a button for an action, which also has a shortcut or a menu entry: the toast takes no focus.
+    """
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setProperty("toast", True)
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.label = QLabel(self)
         self.label.setTextFormat(Qt.TextFormat.PlainText)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(14, 8, 14, 8)
         layout.addWidget(self.label)
+        self.button = QPushButton(self)
+        self.button.setFlat(True)
+        self.button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.button.clicked.connect(self._run_action)
+        layout.addWidget(self.button)
+        self._action: QAction | None = None
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.timeout.connect(self.hide)
@@ -29,15 +40,27 @@ class Toast(QFrame):
         parent.installEventFilter(self)
         self.hide()
 
-    def say(self, text: str, for_ms: int = SHOWN_FOR_MS, *, urgent: bool = False) -> None:
-        """Shows `text` for `for_ms`. `urgent`: something was refused."""
+    def say(self, text: str, for_ms: int | None = None, *, urgent: bool = False, action: QAction | None = None) -> None:
+        """Shows `text` for `for_ms`, with a button for `action`. `urgent`: something was refused."""
         self.label.setText(text)
         self.setAccessibleName(text)
+        self._action = action
+        # Without a button, clicks go to what lies below.
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents, action is None)
+        self.button.setVisible(action is not None)
+        if action is not None:
+            self.button.setText(action.text().partition(":")[0])
+            self.button.setToolTip(action.toolTip())
         self._place()
         self.show()
         self.raise_()
-        self._timer.start(for_ms)
+        self._timer.start(for_ms or (SHOWN_FOR_MS if action is None else ACTION_SHOWN_FOR_MS))
         announce(self._around, text, urgent=urgent)
+
+    def _run_action(self) -> None:
+        self.hide()
+        if self._action is not None:
+            self._action.trigger()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Resize and self.isVisible():

@@ -217,7 +217,7 @@ class CalendarView(CalendarGeometry):
             self._mouse.release(event.position().toPoint())
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
-        block = self.block_at(event.position().toPoint())
+        block = self._mouse.pressed
         if block is not None and is_left(event.button()):
             self.activated.emit(block.booking.id)
         else:
@@ -292,6 +292,8 @@ class CalendarView(CalendarGeometry):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._mouse.cancel()  # the pointer is over another time now
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:

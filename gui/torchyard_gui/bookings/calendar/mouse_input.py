@@ -18,11 +18,19 @@ HOUR = 3600.0
 
 
 class MouseInput:
-    """Holds the gesture in progress. Positions are in viewport pixels."""
+    """Holds the gesture in progress. Positions are in viewport pixels.
+
+    A press changes the selection when it is released: selecting opens a drawer beside the calendar, which moves all
+    blocks under the pointer.
+    """
 
     def __init__(self, target: CalendarTarget):
         self._target = target
         self.gesture: Gesture | None = None
+        self.pressed: Block | None = None
+        """The block of the last press. After a click it may lie elsewhere, so that a double click is resolved by it."""
+        self._selects: str | None = None
+        """The selection after the release; None keeps it."""
 
     @property
     def lifted(self) -> str:
@@ -34,6 +42,7 @@ class MouseInput:
         if self.gesture is not None:
             return
         target.edit = None
+        self.pressed = self._selects = None
         if position.y() < M.days_header:
             return
         row = target.row_at(position)
@@ -41,26 +50,24 @@ class MouseInput:
             if row is not None and not row.is_lane:
                 target.fold_wanted.emit(row.host)
             return
+        self._selects = ""
         if row is None:
-            target.select_quietly("")
             return
         fit = fit_at(target.fits, target.picture, target.axis, target.in_lanes(position))
         if fit is not None:
+            self._selects = None
             target.fit_wanted.emit(fit)
             return
-        block = target.block_at(position)
-        if block is not None:
+        self.pressed = target.block_at(position)
+        if self.pressed is not None:
             target.cursor_ = None
-            target.select_quietly(block.booking.id)
-            self._begin(self._gesture_on(block, position))
+            self._selects = self.pressed.booking.id
+            self._begin(self._gesture_on(self.pressed, position))
         elif row.is_lane:
-            target.select_quietly("")
             book, refused = target.book_wanted.emit, target.refused.emit
             self._begin(DrawBooking(target, position, book, refused, self._clicked))
-        else:
-            target.select_quietly("")
-            if row.kind == "folded":
-                target.fold_wanted.emit(row.host)
+        elif row.kind == "folded":
+            target.fold_wanted.emit(row.host)
 
     def move(self, position: QPoint) -> None:
         if self.gesture is None:
@@ -70,19 +77,22 @@ class MouseInput:
         self.gesture.move(position)
 
     def release(self, position: QPoint) -> None:
-        if self.gesture is None:
-            return
         gesture, self.gesture = self.gesture, None
-        self._target.still.forget()
-        gesture.finish(position)
-        self.leave()
-        self._target.viewport().update()
+        if gesture is not None:
+            self._target.still.forget()
+            gesture.finish(position)
+            self.leave()
+            self._target.viewport().update()
+        selects, self._selects = self._selects, None
+        if selects is not None:
+            self._target.select_quietly(selects)
 
     def cancel(self) -> bool:
         """Cancels the gesture; returns whether there was one."""
         if self.gesture is None:
             return False
         gesture, self.gesture = self.gesture, None
+        self._selects = None
         gesture.cancel()
         return True
 

@@ -1,0 +1,162 @@
+"""A user of the real window: pointer and keys come from another X client, and the screen is read on the GUI thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from PySide6.QtCore import QObject, QPoint, Qt, Signal
+from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
+
+from torchyard_gui.windows.main_window import MainWindow
+
+T = TypeVar("T")
+WITHIN_S = 20.0
+LOOK_EVERY_S = 0.02
+STEP_S = 0.01
+"""Between two pointer positions of a drag."""
+
+
+class GuiThread(QObject):
+    """Runs functions on the GUI thread, also while a dialog or a drag has an event loop of its own."""
+
+    _posted = Signal(object)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._posted.connect(lambda work: work(), Qt.ConnectionType.QueuedConnection)
+
+    def run(self, function: Callable[[], T]) -> T:
+        answer: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:  # raised again in the caller's thread
+                answer.set_exception(error)
+
+        self._posted.emit(work)
+        return answer.result(WITHIN_S)
+
+
+class User:
+    """Points, clicks, drags and types. Positions are global, in the pixels of the display."""
+
+    def __init__(self, window: MainWindow, arguments: list[str], pictures: Path | None) -> None:
+        self.window = window
+        self.arguments = arguments
+        self._gui = GuiThread()
+        self._pictures = pictures
+        self._clicked_at = 0.0
+
+    # The screen
+
+    def gui(self, function: Callable[[], T]) -> T:
+        """The result of a function that runs on the GUI thread."""
+        return self._gui.run(function)
+
+    def expect(self, condition: Callable[[], object], what: str = "", within_s: float = WITHIN_S) -> None:
+        """Waits until a condition, evaluated on the GUI thread, is true. Fails after `within_s`."""
+        deadline = time.monotonic() + within_s
+        while not self.gui(condition):
+            if time.monotonic() > deadline:
+                self.picture("failed")
+                raise AssertionError(f"did not happen: {what or condition}")
+            time.sleep(LOOK_EVERY_S)
+
+    def picture(self, name: str) -> None:
+        """Saves a screenshot of the whole display, if pictures are wanted."""
+        if self._pictures is not None:
+            path = str(self._pictures / f"{name}.png")
+            self.gui(lambda: self.window.screen().grabWindow(0).save(path))
+
+    def button(self, text: str, around: QWidget | None = None) -> QAbstractButton:
+        """The visible button with a text or, without one, with an accessible name."""
+
+        def find() -> list[QAbstractButton]:
+            inside = [around] if around is not None else QApplication.topLevelWidgets()
+            buttons = [button for each in inside if each.isVisible() for button in each.findChildren(QAbstractButton)]
+            return [
+                button
+                for button in buttons
+                if button.isVisible() and text in (button.text().replace("&", ""), button.accessibleName())
+            ]
+
+        self.expect(find, f"a button “{text}”")
+        return self.gui(find)[0]
+
+    def point(self, widget: QWidget, at: QPoint | None = None) -> QPoint:
+        """The global position of a point of a widget, by default its centre. Fails if the widget is covered there."""
+
+        def find() -> QPoint:
+            there = widget.mapToGlobal(at if at is not None else widget.rect().center())
+            top = QApplication.widgetAt(there)
+            assert top is not None, f"{widget} is not on the screen at {there}"
+            assert top is widget or widget.isAncestorOf(top) or top.isAncestorOf(widget), f"{top} covers {widget}"
+            return there
+
+        return self.gui(find)
+
+    # Pointer and keys
+
+    def click(self, target: QWidget | QPoint, at: QPoint | None = None, button: int = 1) -> None:
+        self.move(target, at)
+        self._begin_click()
+        xdotool("click", str(button))
+
+    def double_click(self, target: QWidget | QPoint, at: QPoint | None = None) -> None:
+        self.move(target, at)
+        self._begin_click()
+        xdotool("click", "--repeat", "2", "--delay", "60", "1")
+
+    def move(self, target: QWidget | QPoint, at: QPoint | None = None) -> QPoint:
+        there = target if isinstance(target, QPoint) else self.point(target, at)
+        xdotool("mousemove", str(there.x()), str(there.y()))
+        return there
+
+    def press(self) -> None:
+        self._begin_click()
+        xdotool("mousedown", "1")
+
+    def _begin_click(self) -> None:
+        """Lets the interval of a double click pass, so that two clicks stay two."""
+        interval_s = self.gui(lambda: QApplication.styleHints().mouseDoubleClickInterval()) / 1000
+        time.sleep(max(0.0, self._clicked_at + interval_s + STEP_S - time.monotonic()))
+        self._clicked_at = time.monotonic()
+
+    def release(self) -> None:
+        xdotool("mouseup", "1")
+
+    def drag(self, start: QPoint, end: QPoint, steps: int = 12, *, release: bool = True) -> None:
+        """Presses at `start`, moves in steps as a hand does, and releases at `end`."""
+        self.move(start)
+        self.press()
+        for step in range(1, steps + 1):
+            time.sleep(STEP_S)  # the speed of a hand: not a wait for an event
+            self.move(start + (end - start) * step / steps)
+        if release:
+            self.release()
+
+    def key(self, *keys: str) -> None:
+        """Presses keys by their X names, such as `ctrl+s`, `F10` or `Escape`."""
+        xdotool("key", "--delay", "10", *keys)
+
+    def type(self, text: str) -> None:
+        xdotool("type", "--delay", "5", text)
+
+    # The window
+
+    def show_page(self, key: str) -> Any:
+        """Opens a page by its button in the rail."""
+        self.click(self.gui(lambda: self.window.rail.button(self.window.keys.index(key))))
+        self.expect(lambda: self.window.current == key, f"the page {key}")
+        return self.gui(lambda: self.window.page(key))
+
+
+def xdotool(*arguments: str) -> None:
+    subprocess.run(["xdotool", *arguments], check=True, timeout=WITHIN_S, env=os.environ)
