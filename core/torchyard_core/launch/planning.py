@@ -14,7 +14,7 @@ from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import LaunchCalendar
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.host_facts import check_host, check_machines, check_working_folders
-from torchyard_core.launch.checks.versions import check_versions
+from torchyard_core.launch.checks.versions import check_torch_builds, check_versions
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
@@ -84,7 +84,14 @@ class Planner:
         )
         lines = [line for name in planned.hosts for line in check_host(self._topology, name, self._facts[name])]
         lines += check_machines(context.facts)
-        self._progress.report_checks([*lines, *check_versions(context.facts), *check_working_folders(planned)])
+        self._progress.report_checks(
+            [
+                *lines,
+                *check_versions(context.facts),
+                *check_torch_builds(planned, context.facts),
+                *check_working_folders(planned),
+            ]
+        )
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchyard_core.launch.checks.check import Check
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.model import Launcher
 
 Facts = Mapping[str, Mapping[str, Any]]
 """Answers to `host.facts`, by host."""
@@ -25,6 +27,31 @@ def check_versions(facts: Facts) -> list[Check]:
         *(_check_driver(host, about) for host, about in with_gpus.items()),
     ]
     return [check for check in found if check is not None]
+
+
+def check_torch_builds(plan: Plan, facts: Facts) -> list[Check]:
+    """An error for each host where replicas need GPUs and torch was built without CUDA, so that it cannot use them.
+
+    It is a warning where `setup` may activate an environment with another torch.
+    """
+    program = plan.topology.program
+    if program.launcher is not Launcher.TORCH:
+        return []
+    lines = []
+    for host in plan.hosts:
+        found, gpus = facts.get(host, {}), sum(len(replica.gpus) for replica in plan.on_host(host))
+        if not gpus or not found.get("torch") or found.get("torch_cuda"):
+            continue
+        path = (found.get("python") or {}).get("path")
+        message = (
+            f"torch {found['torch']} of {path} on {host} was built without CUDA: it cannot use the run's "
+            f"{'GPU' if gpus == 1 else f'{gpus} GPUs'} there"
+        )
+        if program.setup:
+            message += "; `setup` may activate another environment"
+        hint = "Install a CUDA build of torch there, or set `python` to an environment that has one."
+        lines.append(Check("cuda", host, bool(program.setup), f"{message}.", hint, warning=bool(program.setup)))
+    return lines
 
 
 def _python(found: Mapping[str, Any]) -> str | None:

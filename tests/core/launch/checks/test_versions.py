@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from torchyard_core.launch.checks.versions import check_versions
+from tests.core import examples
+from torchyard_core.launch.checks.check import Check
+from torchyard_core.launch.checks.versions import check_torch_builds, check_versions
+from torchyard_core.launch.rank_assignment import plan
 
 SAME: dict[str, Any] = {
     "python": {"path": "/opt/python", "version": "3.12.1"},
@@ -61,3 +64,41 @@ def test_a_driver_too_old_for_its_torch_is_told_with_both() -> None:
     message = said(a=old, b=old)["driver"]
 
     assert message == "torch on b is built for CUDA 13.0, but its driver 550.54.15 supports up to 12.4."
+
+
+def builds(found: dict[str, Any], gpus: int = 2, **program: str) -> list[Check]:
+    """The lines for two hosts, of which one is as `found`, and whose replicas need GPUs."""
+    pool = f"{{name: w, role: worker, replicas: 2, gpus: {gpus}, placement: spread}}"
+    known = [examples.host("gpu-0", 8), examples.host("gpu-1", 8)]
+    planned = plan(examples.topology(pool, **program), known)
+    return check_torch_builds(planned, {"gpu-0": SAME, "gpu-1": {**SAME, **found}})
+
+
+CPU_ONLY = {"torch": "2.13.0+cpu", "torch_cuda": None}
+
+
+@pytest.mark.parametrize(("gpus", "shown"), [(1, "the run's GPU there."), (2, "the run's 2 GPUs there.")])
+def test_torch_without_cuda_stops_a_run_with_gpus(gpus: int, shown: str) -> None:
+    (line,) = builds(CPU_ONLY, gpus)
+    assert (line.name, line.host, line.ok) == ("cuda", "gpu-1", False)
+    assert line.message == (f"torch 2.13.0+cpu of /opt/python on gpu-1 was built without CUDA: it cannot use {shown}")
+    assert "CUDA build" in line.hint
+
+
+def test_torch_without_cuda_is_a_warning_where_setup_may_bring_another() -> None:
+    (line,) = builds(CPU_ONLY, program="{script: train.py, setup: [source env/bin/activate]}")
+    assert (line.ok, line.warning) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("found", "gpus", "program"),
+    [
+        ({}, 2, {}),
+        (CPU_ONLY, 0, {}),
+        ({"torch": None, "torch_cuda": None}, 2, {}),
+        (CPU_ONLY, 2, {"program": "{launcher: command, command: [python3, x.py]}"}),
+    ],
+    ids=["with CUDA", "no GPUs wanted", "no torch, which another check reports", "not a torch program"],
+)
+def test_no_line_about_torchs_build(found: dict[str, Any], gpus: int, program: dict[str, str]) -> None:
+    assert builds(found, gpus, **program) == []
