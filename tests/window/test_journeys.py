@@ -22,12 +22,17 @@ pytestmark = pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason=f"n
 
 
 @pytest.fixture(scope="module")
-def display() -> Iterator[str]:
-    with open_display() as name:
+def display(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A display of the size given by the test."""
+    with open_display(request.param) as name:
         yield name
 
 
-@pytest.mark.parametrize("journey", ["menus", "booking_drags"])
+@pytest.mark.parametrize(
+    ("display", "journey"),
+    [("1440x900", "menus"), ("1440x900", "booking_drags"), ("1024x768", "small_screen")],
+    indirect=["display"],
+)
 def test_journey(journey: str, display: str, tmp_path: Path) -> None:
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()

@@ -10,7 +10,7 @@ from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
 
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.strategies.presets import Preset, all_presets
-from torchyard_gui.topology.action_factory import SUBMENU, action, dress
+from torchyard_gui.topology.action_factory import SUBMENU, action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.labels import preset_sentence, preset_title, role_name, role_sentence
 
@@ -26,12 +26,18 @@ class EditActions(QObject):
         self._say = say
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
-        self.undo = editor.stack.createUndoAction(self, self.tr("Undo"))
-        dress(self.undo, "edit", keys.Undo, "undo", self.tr("Undo"))
-        self.redo = editor.stack.createRedoAction(self, self.tr("Redo"))
-        dress(self.redo, "edit", keys.Redo, "redo", self.tr("Redo"))
-        for one in (self.undo, self.redo):
+        # Not createUndoAction: PySide deletes its actions with the first menu or button that shows them.
+        stack = editor.stack
+        self.undo = make(self.tr("Undo"), stack.undo, keys.Undo, "undo")
+        self.redo = make(self.tr("Redo"), stack.redo, keys.Redo, "redo")
+        for one, can_changed, text_changed in (
+            (self.undo, stack.canUndoChanged, stack.undoTextChanged),
+            (self.redo, stack.canRedoChanged, stack.redoTextChanged),
+        ):
             one.setToolTip("")  # Qt then shows the text, which names the edit.
+            one.setEnabled(False)
+            can_changed.connect(one.setEnabled)
+            text_changed.connect(partial(_name_edit, one, one.text()))
         # The platform's key and the common one, without duplicates, which Qt treats as ambiguous.
         platforms = QKeySequence(keys.Redo)
         others = [key for key in map(QKeySequence, ("Ctrl+Y", "Ctrl+Shift+Z")) if key != platforms]
@@ -123,3 +129,8 @@ class EditActions(QObject):
 
     def _delete(self) -> None:
         self._do(self._editor.remove(self._editor.selection))
+
+
+def _name_edit(action: QAction, verb: str, edit: str) -> None:
+    """Names the edit in the action's text, such as "Undo Delete"."""
+    action.setText(f"{verb} {edit}".strip())

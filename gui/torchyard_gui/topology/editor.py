@@ -281,4 +281,7 @@ class HostsSource(Protocol):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts; only then is the use of GPUs queried."""
 
+    def check(self) -> None:
+        """Checks all hosts."""
+
     def facts(self) -> Sequence[HostFacts]: ...

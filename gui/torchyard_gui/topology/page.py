@@ -208,6 +208,13 @@ class TopologyPage(QWidget):
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
             view(
+                self.tr("Check all hosts"),
+                self._hosts.check,
+                "F5",
+                "refresh",
+                self.tr("Log in on every host and read what it has. Changes nothing there"),
+            ),
+            view(
                 self.tr("Fields of what is selected"),
                 self.fields.toggle,
                 "Ctrl+I",
@@ -221,7 +228,7 @@ class TopologyPage(QWidget):
         )
         tip = self.tr("The planned time: what “free” means here")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
-        self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "F5", "play")
+        self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Return", "play")
         name_launch(self.launch_action, self.planning)
         self.addActions(self.page_actions())
 

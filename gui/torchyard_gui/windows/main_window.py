@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QPaintEvent
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QGuiApplication, QPaintEvent
 from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_gui.theme.icons import icon, refresh_icons
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SMALLEST = QSize(960, 600)
 FIRST_SIZE = QSize(1440, 900)
+FRAME = QSize(8, 40)
+"""The most that window managers usually put around a window."""
 DROPPED = (".yaml", ".yml", ".json", ".conf")
 """Suffixes of files that can be dropped on the window."""
 
@@ -83,7 +85,7 @@ class MainWindow(QMainWindow):
         theme().changed.connect(refresh_icons)
         self.setAcceptDrops(True)
         self.setMinimumSize(SMALLEST)
-        self.resize(FIRST_SIZE)
+        self.resize(self._first_size())
         self.setWindowTitle("Torchyard")
         self.setWindowIcon(icon("torchyard", "accent"))
 
@@ -98,6 +100,10 @@ class MainWindow(QMainWindow):
             run=self.run_action,
             first=lambda: self.page_actions(self._current),
         )
+
+    def _first_size(self) -> QSize:
+        """FIRST_SIZE, or what the screen has room for with a frame around it."""
+        return FIRST_SIZE.boundedTo(QGuiApplication.primaryScreen().availableSize() - FRAME).expandedTo(SMALLEST)
 
     # -- pages
 

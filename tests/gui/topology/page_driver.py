@@ -35,6 +35,10 @@ class FleetOf(QObject):
         super().__init__()
         self.hosts = list(hosts)
         self.watched = False
+        self.checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
 
     def watch(self, on: bool, by: str = "") -> None:
         self.watched = on

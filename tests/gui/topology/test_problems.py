@@ -207,11 +207,31 @@ def test_launch_gives_the_document_as_it_is_drawn(digits: Driver, digits_file: P
     assert file.check(digits.fleet.facts()) == ()
 
 
+def test_f5_checks_the_hosts_and_launches_nothing(digits: Driver) -> None:
+    files = launched(digits)
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_F5)
+    assert (digits.fleet.checks, files) == (1, [])
+    digits.keys(Qt.Key.Key_Return, CONTROL)
+    assert len(files) == 1
+
+
+def test_ctrl_enter_in_a_list_takes_the_list_over_and_launches_nothing(digits: Driver) -> None:
+    files = launched(digits)
+    field = digits.page.inspector.program.around.field("setup")
+    field.setFocus()
+    digits.qtbot.waitUntil(field.hasFocus)
+    QTest.keyClicks(field, "module load cuda")
+    QTest.keyClick(field, Qt.Key.Key_Return, CONTROL)
+    assert digits.page.editor.value.program.setup == ("module load cuda",)
+    assert files == []
+
+
 def test_errors_keep_it_from_being_launched(digits: Driver) -> None:
     files = launched(digits)
     digits.fill(digits.page.inspector.program.program, "script", "no.py")
     digits.on_canvas()
-    digits.keys(Qt.Key.Key_F5)
+    digits.keys(Qt.Key.Key_Return, CONTROL)
     assert files == []
     assert digits.notice() == "1 error keeps this from running."
     (button,) = digits.page.notice_bar.findChildren(QPushButton)

@@ -13,6 +13,7 @@ most trainers, then the most replicas, is returned.
 - A machine type provides CPUs, memory and GPU model where the pool does not set them. Hosts with the label `machine`
   of that type come first.
 - Servers and reducers go to hosts without GPUs as long as one has capacity.
+- This computer beside remote hosts takes only replicas that a pin or `hosts` of their pool puts there.
 - A host that was never checked counts as able; packing takes it after the checked ones.
 """
 
@@ -200,7 +201,7 @@ class _PlacementAttempt:
             capacity = next(capacities, None)
             if capacity is None:
                 names = [other.name for other in replicas[position:]]
-                message = explain_infeasible(names, pool, self._capacities, allowed)
+                message = explain_infeasible(names, pool, self._capacities, allowed) + self._left_out(pool)
                 line = self._line(("pools", pool_index))
                 self._problems.append(Problem("error", "no-room", message, line, f"pools.{pool.name}"))
                 return False
@@ -209,7 +210,7 @@ class _PlacementAttempt:
 
     def _allowed(self, pool: Pool, among: Sequence[HostCapacity]) -> Sequence[HostCapacity]:
         """Hosts that match the pool's `hosts` and `labels`, in the order of `hosts`, else of the fleet."""
-        capacities = among
+        capacities: Sequence[HostCapacity] = [one for one in among if one.host.address is not None] or among
         if pool.hosts:
             by_name = {capacity.host.name: capacity for capacity in among}
             capacities = [by_name[name] for name in dict.fromkeys(pool.hosts) if name in by_name]
@@ -217,6 +218,14 @@ class _PlacementAttempt:
         if not wanted:
             return capacities
         return [one for one in capacities if all(one.host.labels.get(key) == value for key, value in wanted)]
+
+    def _left_out(self, pool: Pool) -> str:
+        """Where this computer could take a replica of the pool: how to put it there."""
+        local = [one for one in self._capacities if one.host.address is None]
+        if pool.hosts or len(local) == len(self._capacities) or not any(one.fits(pool) for one in local):
+            return ""
+        name = local[0].host.name
+        return f"; {name} is used beside remote hosts only where a pin or the pool's `hosts` name it"
 
     def _companions(self, pool: Pool) -> int:
         """Number of GPUs of unplaced workers that should fit on the chief's host too."""

@@ -137,12 +137,23 @@ class LinesField(QPlainTextEdit):
         super().focusOutEvent(event)
         self.commit()
 
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ShortcutOverride and isinstance(event, QKeyEvent) and _commits(event):
+            event.accept()  # here it is not the page's shortcut
+            return True
+        return super().event(event)
+
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
-        if enter and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+        if _commits(event):
             self.commit()
-            return
-        super().keyPressEvent(event)
+        else:
+            super().keyPressEvent(event)
+
+
+def _commits(event: QKeyEvent) -> bool:
+    """Whether a key is Ctrl+Enter."""
+    is_enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+    return is_enter and bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
 
 
 class PairsField(LinesField):

@@ -53,6 +53,35 @@ def test_pools_without_gpus_spread_by_the_number_of_replicas() -> None:
     assert where(placed) == {"worker-0": "a", "worker-1": "b", "worker-2": "c"}
 
 
+HERE = replace(host("this-computer", 8), address=None)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first", "last"])
+@pytest.mark.parametrize("pool", ["", "gpus: 1", "gpus: 1, placement: spread"])
+def test_this_computer_takes_nothing_beside_remote_hosts(pool: str, order: int) -> None:
+    placed = place(topology(workers(4, pool)), [HERE, host("a", 2), host("b", 2)][::order])
+    assert Counter(slot.host for slot in placed.slots.values()) == {"a": 2, "b": 2}
+
+
+def test_this_computer_takes_what_is_pinned_there_and_what_its_pool_names_it_for() -> None:
+    pinned = place(topology(workers(2, "gpus: 1"), pins="{worker-1: this-computer}"), [HERE, host("a", 2)])
+    assert where(pinned) == {"worker-0": "a:0", "worker-1": "this-computer:0"}
+    named = place(topology(workers(2, "gpus: 1, hosts: [this-computer]")), [HERE, host("a", 2)])
+    assert {slot.host for slot in named.slots.values()} == {"this-computer"}
+
+
+def test_this_computer_takes_all_as_the_only_host() -> None:
+    assert len(place(topology(workers(2, "gpus: 1")), [HERE]).slots) == 2
+
+
+def test_what_only_this_computer_could_take_says_how_to_put_it_there() -> None:
+    placed = place(topology(workers(2, "gpus: 1")), [HERE, host("a")])
+    assert reasons(placed) == [
+        "worker-0 and worker-1 each need 1 GPU; no host has any; this-computer is used beside remote hosts only where "
+        "a pin or the pool's `hosts` name it"
+    ]
+
+
 def test_pools_without_gpus_pack_if_their_placement_says_so() -> None:
     placed = place(topology(workers(3, "placement: pack")), [host("a"), host("b")])
     assert set(where(placed).values()) == {"a"}
