@@ -322,8 +322,10 @@ class DeltaServer:
                 else:
                     connection.send({"empty": True})  # restarted: it must recover first
             elif operation == "ended":
-                self._holdings.end(group, generation)
+                # The answer comes first: once all have ended, the chief closes its connections, and a caller without an
+                # answer would repeat its request until its time limit.
                 connection.send({})
+                self._holdings.end(group, generation)
             elif operation == "rest":
                 connection.send({}, self._holdings.rest() if self._holdings.rest is not None else None)
             elif operation == "about":

@@ -525,3 +525,22 @@ def test_the_chief_that_looks_after_a_group_while_it_ends_still_knows_that_it_ha
         other.calls.ask(0, {"op": "about"})
         assert 1 in chief.holdings.ended
         at_once(chief.drain)
+
+
+def test_a_group_that_ends_gets_its_answer_before_the_chief_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with groups_of(2, SIZES) as groups:
+        chief, other = (each.group for each in groups)
+        end, is_closed = chief.holdings.end, threading.Event()
+
+        def end_and_pause(*arguments: Any) -> None:
+            end(*arguments)
+            assert is_closed.wait(30)
+
+        def drain_and_close() -> None:
+            chief.drain()
+            monkeypatch.setattr(chief._server._connections, "close", lambda: (connections_close(), is_closed.set()))
+            chief.close()
+
+        connections_close = chief._server._connections.close
+        monkeypatch.setattr(chief.holdings, "end", end_and_pause)
+        at_once(drain_and_close, other.drain)
