@@ -83,7 +83,6 @@ class AllReduce(Strategy):
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         return GradientAverager(
-            self._rank,
             device,
             self._ring,
             factor=1 / self._world_size,
