@@ -103,9 +103,9 @@ def test_a_trainer_knows_its_group_its_peers_and_its_store() -> None:
 
 def test_the_key_is_in_no_text_that_is_made_of_the_environment() -> None:
     assert "ab" * 32 not in repr(read({"TORCHYARD_KEY": "ab" * 32}))
-    with pytest.raises(EnvironmentProblem) as told:
+    with pytest.raises(EnvironmentProblem) as raised:
         read({"TORCHYARD_KEY": "c0ffee"})
-    assert "c0ffee" not in str(told.value)
+    assert "c0ffee" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,9 @@ def test_groups_of_hogwild_on_gpus_count_every_update_once(
     updates = {0: 60, 1: 60, 2: 35}
     program = PROGRAMS / "counts_updates.py"
     processes = [groups.start(rank, program, tmp_path, count, 0.005) for rank, count in updates.items()]
-    said = [last_line(output_of(process)) for process in processes]
+    results = [last_line(output_of(process)) for process in processes]
     for rank in (0, 1):  # the chief's group, which ends last
-        assert said[rank] == {"rank": rank, "least": -95.0, "most": -95.0, "rest": 0.0}
+        assert results[rank] == {"rank": rank, "least": -95.0, "most": -95.0, "rest": 0.0}
 
 
 def test_two_ranks_over_nccl_that_were_killed_have_the_losses_of_two_that_were_not(
@@ -213,7 +213,7 @@ def test_the_times_of_a_step_add_up(runs: Runs, ranks: tuple[int, ...], reducers
     found: list[list[dict[str, Any]]] = [json.loads(output.splitlines()[-1]) for output in outputs]
     check_sums(found)
     assert found[1][-1]["compute_s"] > 0.3
-    assert all(told["exchange_s"] + told["wait_s"] > 0 for steps in found for told in steps[2:])
+    assert all(metrics["exchange_s"] + metrics["wait_s"] > 0 for steps in found for metrics in steps[2:])
 
 
 def test_a_model_that_takes_no_inputs_trains_too(start: Start) -> None:

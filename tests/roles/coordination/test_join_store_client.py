@@ -138,9 +138,9 @@ def test_only_one_of_those_who_compare_and_set_wins(connect: Connect) -> None:
         won = set(pool.map(lambda store, name: store.compare_set("leader", None, name), stores, names))
     assert len(won) == 1
     [leader] = won
-    assert stores[0].compare_set("leader", b"somebody else", b"me") == leader
+    assert stores[0].compare_set("leader", b"another", b"me") == leader
     assert stores[0].compare_set("leader", leader, b"me") == b"me"
-    assert stores[0].compare_set("nobody", b"expected", b"me") == b""
+    assert stores[0].compare_set("not set", b"expected", b"me") == b""
 
 
 def test_every_change_of_a_watched_key_is_told_in_order(connect: Connect) -> None:
@@ -240,7 +240,7 @@ def test_a_wrong_key_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(store_module, "RECONNECT_S", 0.3)
     with pytest.raises(StoreLost, match="cannot be reached"):
         JoinStore.connect(served.address, bytes(32), "stranger-0")
-    assert "the caller does not know the run's secret" in served.said()
+    assert "the caller does not know the run's secret" in served.log()
 
 
 def test_the_exchange_key_opens_the_store_and_never_the_gang_link(served: Served) -> None:

@@ -48,8 +48,8 @@ def ends(listener: socket.socket) -> Iterator[Ends]:
     """(the caller's end, the listener's)"""
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, 5)
-        accepted, said = Connection.accept(listener.accept()[0], KEY)
-        assert said == {"name": "worker-3"}
+        accepted, introduction = Connection.accept(listener.accept()[0], KEY)
+        assert introduction == {"name": "worker-3"}
         accepted.answer({"version": 7})
         caller, answer = calling.result(5)
     assert answer == {"version": 7}

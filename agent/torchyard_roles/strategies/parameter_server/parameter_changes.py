@@ -69,6 +69,18 @@ class InstalledParameters:
         ]
 
 
+def reason_against_changes(environment: Environment) -> str:
+    """Why the strategy does not support changes by the script, as a clause, or an empty string."""
+    options, is_asynchronous = environment.options, environment.strategy == "downpour"
+    if is_asynchronous and environment.groups > 1:
+        return "the servers have updates of other worker groups in it, which would be lost with that."
+    if is_asynchronous and max(options.pull_every, options.push_every) > 1:
+        return "servers that are not asked in every step (push_every, pull_every) would undo that."
+    if not is_asynchronous and options.backup_workers:
+        return "a step that does not wait for all workers (backup_workers) would undo that."
+    return ""
+
+
 def compare_at_end(environment: Environment, pair: int, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Compare the parameters of a synchronous group's workers after the last step.
 

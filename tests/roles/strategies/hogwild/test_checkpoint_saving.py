@@ -132,5 +132,5 @@ def test_the_chief_saves_no_parameters_that_have_grown_without_bound(
         chief.model.weight.data.fill_(float("inf"))
         assert not chief.saving.save(41, last=True)
         assert files.steps(tmp_path) == []
-    assert "could not be saved" in (said := capfd.readouterr().out)
-    assert "The parameters of worker group 0 are no longer finite" in said
+    assert "could not be saved" in (output := capfd.readouterr().out)
+    assert "The parameters of worker group 0 are no longer finite" in output

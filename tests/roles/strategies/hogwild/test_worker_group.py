@@ -69,7 +69,7 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
         while sum(each.exchanges for each in groups) <= 9 * 20:
             at_once(*(lambda each=each: each.train(30, 0.003) for each in groups))
         at_once(*(each.group.exchange_all for each in groups))  # all deltas are in …
-        at_once(*(each.group.exchange_all for each in groups))  # … and everybody has them
+        at_once(*(each.group.exchange_all for each in groups))  # … and all have them
         total = sum_of(start, *groups)
         assert [largest_difference(values(each), total) <= ROUNDING for each in groups] == [True, True, True]
         assert [largest_difference(values(each), values(groups[0])) for each in groups] == [0, 0, 0]
@@ -209,10 +209,10 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
         total = sum_of(start, chief, again, third)
         assert largest_difference(values(chief), total) <= ROUNDING
         assert again.group.generation == 1
-    said = capfd.readouterr().err
-    assert "worker-1 on 127.0.0.1 is gone" in said
-    assert "what is due to worker group 1 waits for it" in said
-    assert "worker-1 is back" in said
+    log = capfd.readouterr().err
+    assert "worker-1 on 127.0.0.1 is gone" in log
+    assert "what is due to worker group 1 waits for it" in log
+    assert "worker-1 is back" in log
 
 
 @pytest.mark.parametrize("moved", [0, 1], ids=["the chief's", "another"])
@@ -303,7 +303,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
 def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The host's next life has asked what is known here before that answer was read: its master lacks that delta."""
+    """The restarted host has read the views of this group before the answer arrived, so its master lacks the delta."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
@@ -488,7 +488,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         link, connect = chief.group._exchanges[1], chief.group.calls.connect
         joins, join = threading.Event(), link.join
 
-        def join_told(timeout: float) -> None:
+        def join_and_notify(timeout: float) -> None:
             joins.set()
             join(timeout)
 
@@ -498,7 +498,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
             assert joins.wait(30)  # what it could take away, it has
             return connection
 
-        monkeypatch.setattr(link, "join", join_told)
+        monkeypatch.setattr(link, "join", join_and_notify)
         monkeypatch.setattr(chief.group.calls, "connect", connect_late)
         chief.update()
         chief.group.boundary()

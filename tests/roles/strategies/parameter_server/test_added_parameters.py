@@ -200,9 +200,9 @@ def test_workers_that_do_not_add_alike_are_told_so_instead_of_waiting(who: int) 
         return str(raised.value)
 
     with run.serving():
-        said = run.on_workers(act)
+        errors = run.on_workers(act)
     assert any(
-        f"given parameters that the optimizer of worker-{1 - who} was not. Call add_param_group()" in s for s in said
+        f"given parameters that the optimizer of worker-{1 - who} was not. Call add_param_group()" in s for s in errors
     )
 
 
@@ -227,10 +227,10 @@ def test_a_module_that_is_made_later_is_alike_on_all_workers_or_refused() -> Non
         return ""
 
     with run.serving():
-        said = run.on_workers(act)
+        errors = run.on_workers(act)
         assert run.servers_now[0].pairs[0].shard.version == 2
-    assert said[0].startswith("1.0: ")
-    assert said[1].startswith("2.0: 6.weight, which the optimizer of worker-1 was given later, differs there")
+    assert errors[0].startswith("1.0: ")
+    assert errors[1].startswith("2.0: 6.weight, which the optimizer of worker-1 was given later, differs there")
 
 
 def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> None:

@@ -62,7 +62,7 @@ def test_clipped_steps_equal_those_of_one_process_on_the_whole_batch(strategy: s
     assert min(norms) < MAX_NORM < max(norms)  # some are clipped and some are not
     for model, mine in outcomes:
         assert difference(model.state_dict(), expected.state_dict()) < 1e-12
-        assert mine == pytest.approx(norms, rel=1e-6)  # told in single precision
+        assert mine == pytest.approx(norms, rel=1e-6)  # returned in single precision
     assert all(mine == outcomes[0][1] for _, mine in outcomes)
 
 

@@ -171,9 +171,9 @@ def test_a_change_that_is_not_alike_on_all_workers_is_refused_on_all(changes: tu
         return str(raised.value)
 
     with run.serving():
-        said = run.on_workers(act)
+        errors = run.on_workers(act)
     assert any(
-        "not alike on all workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in said
+        "not alike on all workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in errors
     )
 
 
@@ -272,7 +272,7 @@ def test_what_a_step_does_not_change_can_still_be_in_a_graph() -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [256, None], ids=["received in place", "by way of a copy"])
 def test_what_a_step_changes_cannot(chunk_bytes: int | None) -> None:
-    """Or the gradients would be wrong, and no error would say so."""
+    """Otherwise the gradients would be wrong without an error."""
     run = Run(1, 1, chunk_bytes=chunk_bytes)
     with run.serving():
         served, model = run.worker(0), nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12)).double()

@@ -30,8 +30,8 @@ def test_several_groups_of_servers_are_refused_before_anybody_is_met() -> None:
         Run(1, 1, 1, "downpour", options={"server_groups": 2}, peers=Peers(ps=(PeerAddress("ps-0", "", 0),))).worker(0)
 
 
-def told(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
-    """What each worker is told that distributes its model; empty where it may."""
+def refusals(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
+    """The refusal that each worker gets when it distributes its model; empty if it is accepted."""
 
     def act(rank: int) -> str:
         strategy = run.worker(rank)
@@ -49,7 +49,7 @@ def told(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
 
 
 def test_a_model_that_is_not_the_chiefs_is_refused_by_name() -> None:
-    chief, other = told(Run(2, 1), lambda rank: nn.Linear(4, 3 + rank))
+    chief, other = refusals(Run(2, 1), lambda rank: nn.Linear(4, 3 + rank))
     assert chief == ""
     assert other == (
         "The model of worker-1 is not the chief's: it has weight (4×4, float32, parameter group 0) "
@@ -92,7 +92,7 @@ def test_buffers_that_are_not_the_chiefs_are_refused_by_name() -> None:
         model.register_buffer("seen", torch.zeros(1 + rank))
         return model
 
-    assert "it has 8 bytes of buffers where the chief's has 4" in told(Run(2, 2), model_of)[1]
+    assert "it has 8 bytes of buffers where the chief's has 4" in refusals(Run(2, 2), model_of)[1]
 
 
 def test_a_server_that_cannot_hold_its_shard_says_so_before_anything_trains() -> None:

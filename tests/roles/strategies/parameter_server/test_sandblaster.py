@@ -88,9 +88,9 @@ OPTIMIZERS = {
 
 
 def test_every_optimizer_of_torch_is_served_or_refused() -> None:
-    known = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
-    assert known - UNSERVED.keys() <= OPTIMIZERS.keys()
-    assert UNSERVED.keys() <= known
+    names = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
+    assert names - UNSERVED.keys() <= OPTIMIZERS.keys()
+    assert UNSERVED.keys() <= names
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if hasattr(torch.optim, name)])

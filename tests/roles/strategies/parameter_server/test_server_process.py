@@ -22,8 +22,8 @@ from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import read
 from torchyard_roles.exchange import tensor_connection
-from torchyard_roles.strategies.parameter_server import server_process as serving
-from torchyard_roles.strategies.reduction_server import reducer as reducing
+from torchyard_roles.strategies.parameter_server import server_process
+from torchyard_roles.strategies.reduction_server import reducer
 
 pytestmark = pytest.mark.train
 
@@ -95,9 +95,9 @@ def store() -> Iterator[join_stores.Served]:
 def read_until(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
     seen = []
-    for said in process.stdout:
-        seen.append(said)
-        if line in said:
+    for output in process.stdout:
+        seen.append(output)
+        if line in output:
             return
     raise AssertionError("".join(seen))
 
@@ -106,22 +106,22 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
     start: Start, tmp_path: Path, keeper: Keeper
 ) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
-    reports = {"TORCHYARD_REPORT": keeper.listen().address}
-    servers = [start(PROGRAM, "1", environment={**cluster.server(number), **reports}) for number in range(2)]
+    report_to = {"TORCHYARD_REPORT": keeper.listen().address}
+    servers = [start(PROGRAM, "1", environment={**cluster.server(number), **report_to}) for number in range(2)]
     workers = [start(PROGRAM, "20", environment=cluster.worker(rank)) for rank in range(2)]
     results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     assert results[0]["norm"] == results[1]["norm"]
     for server in servers:
         output_of(server)  # which has ended with 0, and by itself
-    told = keeper.received()
-    last = {replica: metrics for replica, _, metrics in told}
+    reports = keeper.received()
+    last = {replica: metrics for replica, _, metrics in reports}
     assert last.keys() == {"ps-0", "ps-1"}
     for metrics in last.values():
         assert (metrics["version"], metrics["clients"], metrics["dropped"], metrics["skipped"]) == (20, 0, 0, 0)
         assert metrics["staleness"] == 0
         assert metrics["wait_s"] >= 0
-        assert "step" not in metrics  # which is the trainers': whoever follows the run would take it for theirs
-    assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in told if name == replica) for replica in last)
+        assert "step" not in metrics  # the step of a run is the trainers'
+    assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in reports if name == replica) for replica in last)
 
 
 def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: Start, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
 
 
 def losses(folder: Path, rank: int = 0) -> dict[str, str]:
-    """What each step said last, by its number."""
+    """The last line of each step, by its number."""
     lines = (folder / f"losses.{rank}").read_text().splitlines()
     return {line.split()[0]: line for line in lines if line.count(" ") == 3}
 
@@ -371,6 +371,6 @@ def test_one_that_ends_hears_no_sigterm_any_more(role: str, tmp_path: Path, sigt
 
     ending = threading.Thread(target=end_it, daemon=True)
     ending.start()
-    (serving if role == "ps" else reducing).serve(environment)
+    (server_process if role == "ps" else reducer).serve(environment)
     ending.join()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN

@@ -22,9 +22,9 @@ def bound(staleness: int) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * staleness + 1)))
 
 
-@pytest.mark.parametrize(("staleness", "said"), [(0, 2.0), (1, 1.0), (3, 0.445), (7, 0.209)])
-def test_the_documented_table(staleness: int, said: float) -> None:
-    assert bound(staleness) == pytest.approx(said, abs=5e-4)
+@pytest.mark.parametrize(("staleness", "documented"), [(0, 2.0), (1, 1.0), (3, 0.445), (7, 0.209)])
+def test_the_documented_table(staleness: int, documented: float) -> None:
+    assert bound(staleness) == pytest.approx(documented, abs=5e-4)
 
 
 @pytest.mark.parametrize("overlaps", [True, False], ids=["overlapped", "blocking"])

@@ -591,8 +591,8 @@ def test_values_that_workers_do_not_clip_alike_by_are_refused() -> None:
         return str(raised.value)
 
     with run.serving():
-        said = run.on_workers(act)
-    assert any("clip_gradients(value=…) was not called alike by all workers" in each for each in said), said
+        errors = run.on_workers(act)
+    assert any("clip_gradients(value=…) was not called alike by all workers" in each for each in errors), errors
 
 
 @pytest.mark.parametrize("by", ["norm", "value"])

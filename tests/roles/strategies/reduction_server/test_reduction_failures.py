@@ -22,7 +22,7 @@ STEPS = "steps=12"
 
 
 def until_it_waits(process: ForkedProcess) -> str:
-    """What it prints until it has said nothing for a while, long after a step's time."""
+    """The output until there is none for much longer than a step takes."""
     found = b""
     while select.select([process.stdout], [], [], 0.5)[0]:
         found += os.read(process.stdout.fileno(), 65536)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 PROGRAM = Path(__file__).parents[2] / "programs" / "exchanges.py"
 DEADLINE_S = 60
 BUSY_S = 5.0
-"""What a busy machine may need longer to say so."""
+"""Additional time on a busy machine."""
 
 
 def start(
@@ -37,7 +37,7 @@ def order(process: subprocess.Popen[str], line: str) -> None:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    """The next line that is not meant for people."""
+    """The next line of the program, without log messages."""
     assert process.stdout is not None
     return next(line.strip() for line in process.stdout if not line.startswith("torchyard:"))
 
