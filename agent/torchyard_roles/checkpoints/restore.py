@@ -1,8 +1,8 @@
-"""Going on from the newest complete checkpoint: the chief reads it, and all ranks of its group get the same.
+"""Resuming from the newest complete checkpoint: the chief reads it, and all ranks of its group get the same state.
 
-What a script does before its loop is done again in a resumed run, and so is what it does at the end of epochs that
-were finished long ago (`scheduler.step()`). So what such code changes is put right twice: as soon as it is known, and
-once more at the *resume point*, right before the first batch that is new.
+A resumed script repeats the code before its loop, and the code at the end of finished epochs (`scheduler.step()`).
+State that such code changes is therefore restored twice: in distribute() or checkpoint(), and again at the *resume
+point*, right before the first new batch.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from torchyard_agent.protocol import authenticated_transport
@@ -278,16 +279,16 @@ class JoinStore:
             again_s = min(again_s * 1.5, RETRY_PAUSES_S[1])
 
 
+@dataclass
 class _Request:
     """A request without an answer yet."""
 
-    def __init__(self, words: dict[str, Any], until: float | None, *, is_internal: bool = False) -> None:
-        self.words = words
-        self.until = until
-        """Deadline for the store, by this process's monotonic clock."""
-        self.is_internal = is_internal
-        self.answered = threading.Event()
-        self.answer: dict[str, Any] | None = None
+    words: dict[str, Any]
+    until: float | None
+    """Deadline for the store, by this process's monotonic clock."""
+    is_internal: bool = False
+    answered: threading.Event = field(default_factory=threading.Event)
+    answer: dict[str, Any] | None = None
 
 
 class _Link:

@@ -153,7 +153,7 @@ def test_a_final_one_of_an_earlier_run_ends_nothing(tmp_path: Path) -> None:
     assert next(steps) == 10
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
     assert list(steps) == []
-    os.kill(os.getpid(), signal.SIGTERM)  # the process's group is signalled too, while it ends with 0
+    os.kill(os.getpid(), signal.SIGTERM)  # its process group gets the signal too, while it exits with 0
 
 
 def test_a_script_that_breaks_off_is_ended_by_sigterm_again(tmp_path: Path) -> None:

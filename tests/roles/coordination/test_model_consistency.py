@@ -83,7 +83,7 @@ def test_a_worker_whose_model_differs_says_so_and_nobody_begins(served: Served) 
 
 def test_a_worker_that_never_comes_is_named_after_the_deadline(served: Served) -> None:
     with closing(JoinStore.connect(served.address, KEY, TRAINERS[2], 2)) as store:
-        store.set("agree/trainers/3/met/2", b"")  # the other one's word: its own thread might bring it too late
+        store.set("agree/trainers/3/met/2", b"")  # in place of the other rank, whose thread might be too late
     chief, _, worker = met(served, 3, [linear(), None, linear()], within_s=1.0)
     assert str(chief) == "worker-0 did not call distribute() within 1 s."
     assert isinstance(worker, StoreTimeout)

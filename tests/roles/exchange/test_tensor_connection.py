@@ -45,7 +45,7 @@ def peer_of(listener: socket.socket) -> Peer:
 
 @pytest.fixture
 def ends(listener: socket.socket) -> Iterator[Ends]:
-    """(the caller's end, the listener's)"""
+    """(the caller's connection, the listener's)"""
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, 5)
         accepted, introduction = Connection.accept(listener.accept()[0], KEY)
@@ -254,7 +254,7 @@ def is_shut_down(connection: Connection) -> bool:
 def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number may be the next connection's before that thread goes on."""
+    """The descriptor may belong to the next connection before that thread continues."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
     send_all = socket_io.send_all

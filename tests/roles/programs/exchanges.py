@@ -57,4 +57,4 @@ if __name__ == "__main__":
     else:
         number = plan["number"]
         Reducer(listen(plan["reducers"][number], PORT), KEY, f"reducer-{number}").start()
-        sys.stdin.read()  # until the test is over
+        sys.stdin.read()  # until the test ends

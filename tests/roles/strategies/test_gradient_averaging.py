@@ -22,7 +22,7 @@ pytestmark = pytest.mark.train
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_every_gradient_is_averaged_however_it_was_computed(runs: Runs, workers: int) -> None:
-    """Against one process that computes the batches of all ranks, in double precision."""
+    """Compared with one process that computes the batches of all ranks, in double precision."""
     outputs = runs.topology(workers, 0).outputs("averaged.py")
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert len(found[0]) == 17

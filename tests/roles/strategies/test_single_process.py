@@ -339,7 +339,7 @@ strategy.abandon = lambda: print("abandoned", flush=True)
 
 @pytest.mark.parametrize("leave", ["", "cluster.leave()", "with cluster: pass"], ids=["at exit", "call", "with"])
 def test_a_script_that_fails_in_leaving_ends_its_connections(start: Start, leave: str) -> None:
-    """Else the other workers would hear only that this one is gone, and not because of whom."""
+    """Otherwise the other workers would get this worker's loss instead of its cause."""
     process = start("-c", LEAVE_FAILS + leave)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1

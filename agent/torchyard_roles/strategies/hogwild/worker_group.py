@@ -26,16 +26,8 @@ from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.hogwild.delta_client import SHORT_S, Calls
-from torchyard_roles.strategies.hogwild.delta_server import (
-    IN_TRANSIT,
-    DeltaServer,
-    Holdings,
-    Master,
-    View,
-    empty_chunks,
-    log,
-)
-from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
+from torchyard_roles.strategies.hogwild.delta_server import IN_TRANSIT, DeltaServer, Holdings, Master, log
+from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty_chunks
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 
 HOST_WAIT_S = 600.0
@@ -332,7 +324,7 @@ class WorkerGroup:
         deadline = time.monotonic() + self.host_wait_s
         while True:
             try:
-                if "empty" not in self.calls.tell(CHIEF, header, tensors):
+                if "empty" not in self.calls.ask(CHIEF, header, tensors=tensors):
                     return
             except PeerLost as error:
                 self.holdings.lose(CHIEF, error)

@@ -110,7 +110,7 @@ class Gradients:
         self._sums: dict[int, torch.Tensor] | None = {} if sums else None
 
     def prepare(self, step: int) -> bool:
-        """Whether this step's count for nothing. Raises NotFinite where the topology wants that."""
+        """Whether the gradients of this step are skipped. Raises NotFinite unless `skips`."""
         found = getattr(self._optimizer, "found_inf", None)  # set by a GradScaler during this step
         if found is not None:
             if bool(found):

@@ -18,11 +18,7 @@ class TrainedParameters:
     """
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        elsewhere: Callable[[], set[int]],
-        strategy: str,
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, elsewhere: Callable[[], set[int]], strategy: str
     ) -> None:
         self.optimizer_name = remote_optimizer.class_name(optimizer)
         self.layout, self.parameters = Layout.of(model, optimizer, self.optimizer_name in remote_optimizer.SHAPED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,6 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
 from torchyard_roles.exchange.chunk_staging import Staging
 from torchyard_roles.exchange.parameter_layout import ADDED, Entry, Layout
-from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
 from torchyard_roles.strategies.parameter_server.gradient_push import ClippedGradients, Gradients, LocalGradientGuard
 from torchyard_roles.strategies.parameter_server.parameter_changes import (
@@ -40,12 +38,7 @@ class WorkerPair:
     """
 
     def __init__(
-        self,
-        environment: Environment,
-        number: int,
-        *,
-        chunk_bytes: int | None = None,
-        overlaps: bool | None = None,
+        self, environment: Environment, number: int, *, chunk_bytes: int | None = None, overlaps: bool | None = None
     ) -> None:
         options = environment.options
         self._environment = environment
@@ -65,7 +58,7 @@ class WorkerPair:
         self._kept: set[str] = set()
         """Servers that kept their parameters when this group restarted."""
         self.steps = 0
-        self._sent_options = ""  # the optimizer options that were sent last
+        self._sent_options: list[remote_optimizer.Arguments] = []
         self._is_restored = False
         self._flushed = 0
         """The step of the last flush()."""
@@ -108,8 +101,7 @@ class WorkerPair:
                 "shard": number,
                 "shards": len(servers),
             }
-            peer = Peer(server.name, server.address, server.port)
-            self._links.append(ServerLink(peer, environment.key, introduction, outlives=self._asynchronous))
+            self._links.append(ServerLink(server, environment.key, introduction, outlives=self._asynchronous))
         on_all(self._links, lambda link: link.connect(MEET_S))
 
     def distribute(
@@ -129,14 +121,14 @@ class WorkerPair:
         self._replicated = ReplicatedTensors(
             model, {id(each) for each in trained.parameters} | elsewhere(), sends_buffers=self._leads_group
         )
-        self._sent_options = remote_optimizer.as_text(remote_optimizer.arguments(optimizer))
+        self._sent_options = remote_optimizer.arguments(optimizer)
         chunk_bytes = self._chunk_bytes
         if chunk_bytes is None and self._overlaps:
             chunk_bytes = trained.layout.chunk_bytes_behind_computing(len(self._links))
         self._description = messages.text_of(
             {
                 "layout": trained.layout.fingerprint(),
-                "options": json.loads(self._sent_options),
+                "options": self._sent_options,
                 "optimizer": trained.optimizer_name,
                 "chunk_bytes": chunk_bytes,
                 "rows": self._replicated.sizes,
@@ -445,13 +437,13 @@ class WorkerPair:
 
     def _send_updates(self) -> None:
         """Send changed optimizer options, and changed buffers of a group's first worker."""
-        options = remote_optimizer.as_text(remote_optimizer.arguments(self._optimizer))
+        options = remote_optimizer.arguments(self._optimizer)
         changed, self._sent_options = options != self._sent_options, options
         buffers = self._replicated.changed_buffers()
         for link in self._links:
             with suppress(PeerLost):  # the exchange that follows handles the loss
                 if changed:
-                    link.tell({"op": "options"}, messages.text_of(json.loads(options)))
+                    link.tell({"op": "options"}, messages.text_of(options))
                 if link is self._row_link and buffers is not None:
                     link.tell({"op": "buffers", "with_push": True}, buffers)
                     self._replicated.sent_buffers = buffers
@@ -464,8 +456,7 @@ class WorkerPair:
             self._enter(link)
         else:
             link.command({"op": "join"}, self._description)
-        options = messages.text_of(json.loads(self._sent_options))
-        link.tell({"op": "options"}, options)
+        link.tell({"op": "options"}, messages.text_of(self._sent_options))
         if self._trained.added:
             self._add(link, self._trained.added, compares=False)
 

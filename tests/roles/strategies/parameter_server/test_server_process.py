@@ -32,7 +32,7 @@ RESUMABLE = Path(__file__).parents[2] / "programs" / "resumable.py"
 PAIRS = Path(__file__).parents[2] / "programs" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
-"""What a busy machine may need longer: workers import torch, and end, beside other tests."""
+"""Additional time on a busy machine, on which workers start and end beside other tests."""
 
 
 class Cluster:
@@ -112,7 +112,7 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
     results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     assert results[0]["norm"] == results[1]["norm"]
     for server in servers:
-        output_of(server)  # which has ended with 0, and by itself
+        output_of(server)  # it has ended by itself with code 0
     reports = keeper.received()
     last = {replica: metrics for replica, _, metrics in reports}
     assert last.keys() == {"ps-0", "ps-1"}
@@ -142,7 +142,7 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
 
 
 class Relay:
-    """Stands between one worker and its server, and never tells the worker that the server has gone."""
+    """A proxy between one worker and its server that hides the loss of the server from the worker."""
 
     def __init__(self, address: str, port: int) -> None:
         self._to = (address, port)
@@ -157,7 +157,7 @@ class Relay:
                 caller, _ = self._sockets[0].accept()
                 try:
                     server = socket.create_connection(self._to)
-                except OSError:  # it does not listen yet: the worker calls again
+                except OSError:  # the server does not listen yet: the worker retries
                     caller.close()
                     continue
                 self._sockets += [caller, server]
@@ -212,7 +212,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
-    server.wait(DEADLINE_S)  # else the port may still be its own
+    server.wait(DEADLINE_S)  # until then it may hold the port
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     back.touch()
     for worker in workers:
@@ -237,7 +237,7 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
     output_of(other)
     output_of(server)
-    # The last checkpoint has all that the slower group has pushed after the chief's own last step.
+    # The last checkpoint has the slower group's pushes after the chief's last step.
     last = files.complete(tmp_path)[0]
     assert last.about["final"]
     (held,) = files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()
@@ -325,7 +325,7 @@ def test_two_pairs_that_take_turns_go_on_exactly(
 def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs(
     start: Start, tmp_path: Path, store: join_stores.Served, killed: int
 ) -> None:
-    """They are newer than its checkpoint, which must not be taken for changes of the script's."""
+    """The servers' values are newer than the checkpoint, which must not count as changes by the script."""
     run = Cluster(tmp_path / "checkpoints", "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.05)
 
     def launch(environment: dict[str, str], pause_s: float) -> subprocess.Popen[str]:

@@ -38,7 +38,7 @@ def test_sums_in_rank_order_are_the_same_bit_by_bit_however_late_a_rank_is(
 ) -> None:
     world, mine, parts = 3, reducers(2), parts_of(3, dtype=dtype)
     expected = in_rank_order(parts)
-    assert not torch.equal(expected, in_rank_order(parts[::-1]))  # else this test would show nothing
+    assert not torch.equal(expected, in_rank_order(parts[::-1]))  # otherwise the order would not matter
 
     def work(rank: int) -> list[torch.Tensor]:
         client = mine.client(rank, world)
@@ -79,7 +79,7 @@ def test_sixteen_bits_are_summed_in_thirty_two(reducers: Callable[[int], Reducer
 
     def work(rank: int) -> torch.Tensor:
         client = mine.client(rank, 3)
-        # 256 is where bfloat16 counts in twos: 256 + 1 + 1 would stay 256 if each sum were rounded.
+        # From 256 on bfloat16 has steps of 2: 256 + 1 + 1 would stay 256 if each sum were rounded.
         flat = torch.full((9,), [256.0, 1.0, 1.0][rank], dtype=torch.bfloat16)
         client.reduce(flat, 0, 0).result(DEADLINE_S)
         client.close()
@@ -157,7 +157,7 @@ def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Ca
         client = mine.client(rank, 2)
         if rank == 1:
             assert has_come.wait(DEADLINE_S)
-            time.sleep(0.3)  # by which it is later than the other
+            time.sleep(0.3)  # the delay of this rank
         began = time.monotonic()
         client.reduce(torch.ones(10), 0, 0).result(DEADLINE_S)
         took = time.monotonic() - began

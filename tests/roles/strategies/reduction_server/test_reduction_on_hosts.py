@@ -59,13 +59,13 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
             order(process, f"steps {steps}")
         assert [answer(process) for process in training] == ["summed", "summed"]
         for host, (sent, received) in zip(hosts[:2], before, strict=True):
-            # Counted before packets are cut to the cable's size, so that headers hardly show.
+            # Counted before segmentation, so that there are few headers.
             assert (host.bytes_sent - sent) / steps == pytest.approx(size, rel=0.02)
             assert (host.bytes_received - received) / steps == pytest.approx(size, rel=0.02)
 
         hosts[3].cut_cable()
         cut = time.monotonic()
-        order(training[0], "steps 1")  # one waits for the reducer with much to send, the other is idle
+        order(training[0], "steps 1")  # one worker waits with much to send, the other is idle
         for process in training:
             assert answer(process) == "lost: reducer-1"
             assert time.monotonic() - cut < 10 + BUSY_S
