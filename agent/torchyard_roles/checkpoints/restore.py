@@ -163,9 +163,9 @@ def restore(
     if found is not None:
         model.load_state_dict(contents.pop("model.pt"))
     if part is None:
-        log(f"{who} has saved no part of step {step} and goes on with new random numbers.")
+        log(f"{who} has saved no part of step {step} and continues with new random numbers.")
     if not {"stateful", "optimizer"} <= script.keys():
-        log(f"{who} goes on at step {step} with the script's new optimizer and schedulers: no saved ones were found.")
+        log(f"{who} resumes at step {step} with the script's new optimizer and schedulers: no saved ones were found.")
     if is_chief:
         log(f"resumed from {root / files.name_of(step)}: {step} steps, {received['epoch']} epochs done.")
     return Resumed(step, script, part)
@@ -185,7 +185,7 @@ def _newest(
                 return None, {}
             contents = {name: found.load(name) for name in files.FILES}
         except files.Damaged as damage:
-            log(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
+            log(f"the checkpoint {root / files.name_of(step)} is ignored: {damage}.")
             continue
         summary.update(step=step, epoch=found.about.get("epoch", 0))
         return found, contents

@@ -242,7 +242,7 @@ class JoinStore:
                     callback(value)
                 except Exception as error:  # an error in one callback must not stop the others
                     name = getattr(callback, "__qualname__", callback)
-                    print(f"torchyard: {name} failed at news from the join store: {error!r}", file=sys.stderr)
+                    print(f"torchyard: {name} failed on a change in the join store: {error!r}", file=sys.stderr)
 
     def _give_up(self, lost: StoreLost) -> None:
         with self._lock:
@@ -330,7 +330,7 @@ def _checked(answer: dict[str, Any], words: dict[str, Any], wait_s: float | None
         raise UsageProblem(f"The join store refused: {answer['error']}.")
     if "missing" in answer:
         missing = ", ".join(answer["missing"]) or words.get("key", "")
-        raise StoreTimeout(f"Nobody has set {missing} in the join store within {wait_s:g} s.")
+        raise StoreTimeout(f"{missing} was not set in the join store within {wait_s:g} s.")
     return answer
 
 

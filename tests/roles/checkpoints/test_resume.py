@@ -106,8 +106,8 @@ def test_what_is_cut_short_or_spoilt_is_passed_over_and_never_loaded(start: Star
     gang.launch(2, 0, every_s=600)
     ((code, output),) = gang.ended()
     assert code == 0, output
-    assert f"torchyard: the checkpoint {newest.folder} is passed over: optimizer.pt has" in output
-    assert f"torchyard: the checkpoint {second.folder} is passed over: model.pt cannot be read" in output
+    assert f"torchyard: the checkpoint {newest.folder} is ignored: optimizer.pt has" in output
+    assert f"torchyard: the checkpoint {second.folder} is ignored: model.pt cannot be read" in output
     assert f"resumed from {third.folder}" in output
     assert files.complete(gang.checkpoints)[0].step == newest.step  # saved again and complete
 

@@ -122,16 +122,16 @@ def test_one_client_serves_many_threads_while_one_of_them_waits(connect: Connect
     assert sorted(numbers) == list(range(1, 9))
 
 
-def test_who_waits_in_vain_is_told_for_what(connect: Connect) -> None:
+def test_a_timeout_names_the_missing_keys(connect: Connect) -> None:
     store = connect()
     store.set("there", b"")
-    with pytest.raises(StoreTimeout, match=r"Nobody has set gone in the join store within 0\.1 s"):
+    with pytest.raises(StoreTimeout, match=r"gone was not set in the join store within 0\.1 s"):
         store.wait(["there", "gone"], 0.1)
-    with pytest.raises(StoreTimeout, match="Nobody has set gone"):
+    with pytest.raises(StoreTimeout, match="gone was not set"):
         store.get("gone", 0.0)
 
 
-def test_only_one_of_those_who_compare_and_set_wins(connect: Connect) -> None:
+def test_only_one_compare_and_set_wins(connect: Connect) -> None:
     stores = [connect(f"worker-{number}") for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
         names = [b"worker-%d" % number for number in range(4)]
@@ -143,7 +143,7 @@ def test_only_one_of_those_who_compare_and_set_wins(connect: Connect) -> None:
     assert stores[0].compare_set("not set", b"expected", b"me") == b""
 
 
-def test_every_change_of_a_watched_key_is_told_in_order(connect: Connect) -> None:
+def test_every_change_of_a_watched_key_is_delivered_in_order(connect: Connect) -> None:
     watcher, other = connect("worker-0"), connect("chief-0")
     other.set("save", b"before")
     seen: list[bytes] = []
@@ -164,10 +164,10 @@ def test_a_watcher_may_use_the_store_and_a_failing_one_stops_no_other(
     assert store.get("echo", 5.0) == b"one"
     store.set("save", b"two")
     wait_until(lambda: store.try_get("echo") == b"two")
-    assert "failed at news from the join store: ZeroDivisionError" in capsys.readouterr().err
+    assert "failed on a change in the join store: ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_second_watcher_of_a_key_hears_its_present_value(connect: Connect) -> None:
+def test_a_second_watcher_of_a_key_gets_its_current_value(connect: Connect) -> None:
     store = connect()
     first: list[bytes] = []
     second: list[bytes] = []
@@ -210,9 +210,7 @@ def test_a_broken_connection_is_made_again_and_nothing_is_done_twice(connect: Co
     wait_until(lambda: seen == [b"after the break"])
 
 
-def test_a_store_that_is_gone_is_told_to_all_who_wait(
-    served: Served, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_store_ends_all_waiting_calls(served: Served, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "RECONNECT_S", 1.0)
     store = connect()
     with ThreadPoolExecutor(1) as pool:
@@ -224,7 +222,7 @@ def test_a_store_that_is_gone_is_told_to_all_who_wait(
         store.set("a", b"")
 
 
-def test_closing_frees_who_waits_and_ends_the_threads(connect: Connect) -> None:
+def test_closing_ends_waiting_calls_and_the_threads(connect: Connect) -> None:
     store = connect()
     store.watch("a", lambda value: None)
     with ThreadPoolExecutor(1) as pool:
@@ -251,7 +249,7 @@ def test_the_exchange_key_opens_the_store_and_never_the_gang_link(served: Served
         link.close()
 
 
-def test_silent_strangers_block_nobody(served: Served, connect: Connect) -> None:
+def test_silent_callers_delay_no_other(served: Served, connect: Connect) -> None:
     silent = [socket.create_connection(served.host_and_port) for _ in range(20)]
     began = time.monotonic()
     connect().set("a", b"1")
@@ -304,7 +302,7 @@ def test_a_reader_that_takes_nothing_is_dropped_and_the_store_stays_small(served
     link.close()
 
 
-def test_the_environment_says_where_the_store_is(served: Served) -> None:
+def test_the_environment_has_the_address_of_the_store(served: Served) -> None:
     with pytest.raises(EnvironmentProblem, match="downpour needs the run's join store"):
         JoinStore.of(Environment(strategy="downpour"))
     store = JoinStore.of(Environment(replica="ps-0", role="ps", rank=None, store=served.address, key=KEY))

@@ -71,7 +71,7 @@ def test_trainers_with_the_same_model_agree(served: Served) -> None:
     assert met(served, 1, [linear(), linear(), linear()]) == [None, None, None]
 
 
-def test_a_worker_whose_model_differs_says_so_and_nobody_begins(served: Served) -> None:
+def test_a_worker_whose_model_differs_raises_and_no_trainer_begins(served: Served) -> None:
     chief, differs, equal = met(served, 2, [linear(inputs=32), linear(), linear(inputs=32)], 2.0, worker_0=60.0)
     assert isinstance(differs, UsageProblem)
     assert differs.message == (
@@ -110,7 +110,7 @@ def test_the_optimizer_is_part_of_it() -> None:
     assert difference(sgd, adam) == "the optimizer is SGD here and Adam there"
 
 
-def test_frozen_surplus_and_reordered_parameters_are_told_apart() -> None:
+def test_frozen_surplus_and_reordered_parameters_are_differences() -> None:
     one, two = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     two.bias.requires_grad_(False)
     optimizers = [torch.optim.SGD(model.parameters(), lr=1.0) for model in (one, two)]

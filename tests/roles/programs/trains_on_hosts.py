@@ -1,7 +1,7 @@
 """Fork one replica after the other on a lab host, since importing torch takes seconds.
 
-Each line of its stdin is a JSON object: {"environment": {...}} for a replica. A trainer trains WARM_UP steps, says
-`ready`, takes as many further steps as the next line says, says `done`, and leaves after one line more.
+Each line of its stdin is a JSON object: {"environment": {...}} for a replica. A trainer makes WARM_UP steps, prints
+`ready`, makes the number of further steps in the next line, prints `done`, and leaves after one more line.
 """
 
 import json

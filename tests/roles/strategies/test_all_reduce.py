@@ -45,7 +45,7 @@ def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
     assert not any(others)  # no warning by DDP about unused parameters
 
 
-def test_any_model_trains_alike_on_all_ranks_and_nothing_is_said_of_its_unused_parameters(runs: Runs) -> None:
+def test_any_model_trains_alike_on_all_ranks_without_warnings_about_unused_parameters(runs: Runs) -> None:
     """Shared, frozen, never used, sometimes used by one rank, two dtypes, a buffer."""
     outputs = runs.topology(2, 0).outputs("reduced.py")
     for output in outputs:

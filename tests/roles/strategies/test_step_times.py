@@ -72,9 +72,7 @@ def check_in_step(ranks: list[list[dict[str, Any]]]) -> None:
 
 
 @pytest.mark.parametrize(("workers", "reducers"), [(2, 0), (3, 3), (3, 1)], ids=["ring", "reducers", "mixed"])
-def test_who_computes_longer_is_waited_for_by_the_others_of_an_all_reduce(
-    runs: Runs, workers: int, reducers: int
-) -> None:
+def test_ranks_of_an_all_reduce_wait_for_the_slowest(runs: Runs, workers: int, reducers: int) -> None:
     outputs = runs.topology(workers, reducers).outputs("timed.py", *arguments())
     check_in_step([json.loads(output.splitlines()[-1]) for output in outputs])
 
@@ -94,7 +92,7 @@ def test_servers_say_how_long_they_waited_for_the_last_of_a_group(start: Start, 
         assert all(steps[-1]["wait_s"] < LONGER_S / 2 for steps in ranks)
 
 
-def test_groups_of_hogwild_wait_for_nobody_and_the_ranks_of_one_for_each_other(start: Start, store: Served) -> None:
+def test_groups_of_hogwild_do_not_wait_but_the_ranks_of_one_group_do(start: Start, store: Served) -> None:
     workers = Groups(start, store, 2, 1).start_all(PROGRAM, *arguments())
     ranks = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     check_in_step(ranks[:2])

@@ -146,7 +146,7 @@ class Holdings:
             if group in self.gone or group in self.ended or error.name != self.peers[group].name:
                 return
             self.gone[group] = time.monotonic()
-        log(self.name, f"{error.message} Training goes on; what is due to worker group {group} waits for it.")
+        log(self.name, f"{error.message} Training continues; exchanges with worker group {group} wait for it.")
 
     def meet(self, group: int, peer: Peer, generation: int) -> None:
         """Store the address of a group, which changes if its host is lost."""

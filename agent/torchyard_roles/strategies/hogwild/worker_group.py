@@ -165,11 +165,9 @@ class WorkerGroup:
             if missing:
                 time.sleep(FIRST_PAUSE_S)
         for group in missing:
-            log(
-                self.name, f"{self.peers[group].name} does not answer: what it alone knew is not waited for any longer."
-            )
+            log(self.name, f"{self.peers[group].name} does not answer; updates that only it has are not awaited.")
         if not answers and self.group == CHIEF:
-            log(self.name, "no other worker group has anything newer: all begin from this one's parameters.")
+            log(self.name, "no other worker group has newer parameters; all start from those of this group.")
         return answers
 
     def _enter(self, lineage: str, hosts: list[int], others: dict[int, dict[str, Any]]) -> None:
@@ -189,7 +187,7 @@ class WorkerGroup:
             view = self.calls.view(group, shard)
             if view is not None:
                 return view
-        raise RolesError(f"No worker group has shard {shard}: those that had it are gone.", "Start the run again.")
+        raise RolesError(f"No worker group has shard {shard}: the groups that had it are gone.", "Start the run again.")
 
     # Training
 

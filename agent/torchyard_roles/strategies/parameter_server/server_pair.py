@@ -432,7 +432,7 @@ class ServerPair:
         try:
             self.shard.load(saved)
         except ValueError as error:
-            print(f"torchyard: {self.name} passes over its part of step {step}: {error}", flush=True)
+            print(f"torchyard: {self.name} ignores its part of step {step}: {error}", flush=True)
             return False
         self.save_for_itself()  # a restarted server needs its optimizer's state
         return True
@@ -462,9 +462,9 @@ class ServerPair:
                 self.rows.load(saved)
                 self.shard.ledger.set_goodbyes(saved["goodbyes"])
         except (ValueError, KeyError) as error:
-            print(f"torchyard: {self.name} passes over its newest part: {error}", flush=True)
+            print(f"torchyard: {self.name} ignores its newest part: {error}", flush=True)
             self.shard = None
             return False
         self.open()
-        print(f"torchyard: {self.name} goes on from version {self.shard.version}.", flush=True)
+        print(f"torchyard: {self.name} resumes at version {self.shard.version}.", flush=True)
         return True

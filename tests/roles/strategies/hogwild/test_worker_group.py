@@ -211,7 +211,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
         assert again.group.generation == 1
     log = capfd.readouterr().err
     assert "worker-1 on 127.0.0.1 is gone" in log
-    assert "what is due to worker group 1 waits for it" in log
+    assert "exchanges with worker group 1 wait for it" in log
     assert "worker-1 is back" in log
 
 
@@ -236,7 +236,7 @@ def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address
             again.group.close()
 
 
-def test_a_call_to_the_place_of_before_says_nothing_of_a_group_that_has_moved(
+def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     peers = peers_of(3)
@@ -253,7 +253,7 @@ def test_a_call_to_the_place_of_before_says_nothing_of_a_group_that_has_moved(
     assert "worker-2" not in capfd.readouterr().err
 
 
-def test_a_group_that_begins_while_it_is_asked_says_nothing_of_itself_or_all() -> None:
+def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_completely() -> None:
     """With a lineage but without versions, a group that starts from the answer could not choose a view."""
     holdings = delta_server.Holdings(0, peers_of(3), [[], [], []])
 
@@ -516,7 +516,7 @@ def test_what_is_not_finite_is_never_sent() -> None:
         assert largest_difference(values(groups[0]), before) == 0
 
 
-def test_the_chief_that_looks_after_a_group_while_it_ends_still_knows_that_it_has_ended() -> None:
+def test_a_probe_of_a_group_that_ends_does_not_unmark_its_end() -> None:
     with groups_of(2, SIZES) as groups:
         chief, other = (each.group for each in groups)
         at_once(chief.exchange_all, other.exchange_all)

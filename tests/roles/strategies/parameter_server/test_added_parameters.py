@@ -185,7 +185,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_workers_that_do_not_add_alike_are_told_so_instead_of_waiting(who: int) -> None:
+def test_workers_that_add_different_parameters_raise_instead_of_waiting(who: int) -> None:
     run = Run(2, 2)
 
     def act(rank: int) -> str:

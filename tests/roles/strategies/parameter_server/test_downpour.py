@@ -387,7 +387,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
     saved = files.read_part(tmp_path, "ps-0", 3)
     before = saved["by_group"] if resumes else {}
     assert ledger.counts.by_group == {group: before.get(group, 0) + 3 for group in range(2)}
-    assert ("ps-0 passes over its newest part, which is another run's" in capfd.readouterr().out) is not resumes
+    assert ("ps-0 ignores its newest part, which belongs to another run" in capfd.readouterr().out) is not resumes
 
 
 def test_the_chief_does_not_wait_for_ever_for_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

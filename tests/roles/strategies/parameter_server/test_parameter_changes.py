@@ -77,7 +77,7 @@ def test_changes_that_all_workers_make_alike_are_as_in_one_process(
         assert difference(model.state_dict(), expected.state_dict()) < 1e-12
 
 
-def test_who_comes_last_pulls_what_there_was_before_the_chief_has_changed_it() -> None:
+def test_the_last_worker_pulls_the_parameters_from_before_the_chiefs_change() -> None:
     run, pushed = Run(2, 1), threading.Event()
 
     def act(rank: int) -> nn.Module:

@@ -101,7 +101,7 @@ def test_buffers_that_are_not_the_chiefs_are_refused_by_name() -> None:
     assert "it has 8 bytes of buffers where the chief's has 4" in refusals(Run(2, 2), model_of)[1]
 
 
-def test_a_server_that_cannot_hold_its_shard_says_so_before_anything_trains() -> None:
+def test_a_shard_that_exceeds_memory_is_refused_before_training() -> None:
     run = Run(1, 1)
     with run.serving():
         limit_memory(run.servers_now[0], 4000)

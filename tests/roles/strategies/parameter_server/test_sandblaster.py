@@ -334,7 +334,7 @@ def test_a_server_that_has_served_is_through_with_the_saves_after_its_workers_go
         assert saved.is_set()
 
 
-def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_who_is_missing() -> None:
+def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_the_missing_worker() -> None:
     run = Run(3, 1)
 
     def act(rank: int) -> torch.Tensor:

@@ -179,7 +179,7 @@ class Relay:
             thread.join(10)
 
 
-def test_a_worker_that_has_not_seen_a_servers_end_hears_of_it_from_the_others_and_not_of_its_fellow(
+def test_a_worker_that_has_not_noticed_a_lost_server_gets_its_name_and_not_a_workers(
     start: Start, tmp_path: Path
 ) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
@@ -218,9 +218,9 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         output = output_of(worker)
         assert "has lost ps-0" in output
-        assert "goes on with ps-0" in output
+        assert "is connected to ps-0 again" in output
         assert json.loads(output.splitlines()[-1])["loss"] < 1.0
-    assert "ps-0 goes on from version" in output_of(again)
+    assert "ps-0 resumes at version" in output_of(again)
 
 
 def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(start: Start, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs
     assert set(losses(tmp_path, killed)) == {str(step) for step in range(1, 8 * 8 + 1)}
 
 
-def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Path) -> None:
+def test_a_server_that_is_not_in_its_run_ends_with_a_message(start: Start, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=1, servers=1)
     process = start(PROGRAM, "1", environment=cluster.server(3))
     output, _ = process.communicate(timeout=DEADLINE_S)
@@ -356,7 +356,7 @@ def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Pat
 
 
 @pytest.mark.parametrize("role", ["ps", "reducer"])
-def test_one_that_ends_hears_no_sigterm_any_more(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
+def test_a_server_that_ends_ignores_sigterm(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
     """A run that has succeeded ends its servers just when they end by themselves. What they ignore stays ignored while
     Python winds down; a handler of theirs would be taken back, and that SIGTERM be the end of one that had done well.
     """

@@ -143,7 +143,7 @@ def test_a_slow_network_gets_small_chunks_and_a_fast_one_large_ones() -> None:
     assert [fitting_chunk(rate) for rate in rates] == expected
 
 
-def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Callable[[int], Reducers]) -> None:
+def test_the_wait_for_the_last_rank_is_measured_apart_from_the_exchange(reducers: Callable[[int], Reducers]) -> None:
     mine, has_come = reducers(1), threading.Event()
 
     class Told(Reducer):
@@ -173,7 +173,7 @@ def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Ca
 
 
 @pytest.mark.parametrize("other", [torch.ones(999), torch.ones(1000, dtype=torch.float64)])
-def test_ranks_with_different_models_are_both_told(reducers: Callable[[int], Reducers], other: torch.Tensor) -> None:
+def test_ranks_with_different_models_both_raise(reducers: Callable[[int], Reducers], other: torch.Tensor) -> None:
     mine = reducers(1)
 
     def work(rank: int) -> str:
@@ -200,7 +200,7 @@ def test_ranks_that_disagree_on_the_terms_are_refused(reducers: Callable[[int], 
     client.close()
 
 
-def test_a_stranger_is_refused_and_a_silent_one_keeps_nobody_waiting(
+def test_a_caller_without_the_key_is_refused_and_a_silent_one_delays_no_rank(
     reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authenticated_transport, "HANDSHAKE_DEADLINE_S", 600.0)

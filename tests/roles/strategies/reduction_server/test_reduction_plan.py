@@ -34,9 +34,7 @@ def test_enough_reducers_do_it_alone(workers: int) -> None:
 
 
 @pytest.mark.parametrize(("workers", "reducers"), [(3, 1), (3, 2), (4, 1), (4, 2), (8, 3), (64, 40)])
-def test_too_few_reducers_are_helped_by_the_workers_and_no_link_takes_longer_than_said(
-    workers: int, reducers: int
-) -> None:
+def test_workers_help_too_few_reducers_and_no_link_takes_longer_than_planned(workers: int, reducers: int) -> None:
     plan = choose(workers, reducers)
     assert plan.kind == "mixed"
     assert plan.time < min(time for kind, time in times(workers, reducers).items() if kind != "mixed")
