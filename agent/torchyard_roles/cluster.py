@@ -499,7 +499,7 @@ class Cluster:
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
 
-    # Before the first
+    # Checkpoints
 
     def _open_checkpoints(self) -> None:
         if self._saver is not None or not self._environment.checkpoints:

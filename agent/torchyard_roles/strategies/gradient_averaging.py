@@ -312,9 +312,7 @@ class GradientAverager:
 
         Messages of all kinds have the same length, since gloo aborts if lengths differ.
         """
-        counts = [kind, self._steps, self._round, *new, self._wants_check]
-        header = [each for count in counts for each in (count, -count)]
-        agreed = self._group.maximum(self._padded([*header, *flags]))
+        agreed = self._group.maximum(self._message(kind, flags, new, check=self._wants_check))
         if agreed[_STEPS_AT] != -agreed[_STEPS_AT + 1]:
             raise UsageProblem(
                 f"The ranks are no longer together: this one has made {self._steps} optimizer steps, and the ranks "
@@ -337,7 +335,11 @@ class GradientAverager:
             )
         return agreed
 
-    def _padded(self, numbers: list[int]) -> list[int]:
+    def _message(
+        self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0), *, check: bool = False
+    ) -> list[int]:
+        counts = [kind, self._steps, self._round, *new, check]
+        numbers = [each for count in counts for each in (count, -count)] + list(flags)
         length = _HEADER + 2 * len(self._buckets()) + len(self._entries) + len(self._buffers)
         return numbers + [0] * (length - len(numbers))
 
@@ -437,14 +439,13 @@ class GradientAverager:
         """
         if self._closed or not self._entries:
             return True
-        counts = [_END, self._steps, self._round, 0, 0, 0]
-        header = [each for count in counts for each in (count, -count)]
-        message = torch.tensor(self._padded(header), dtype=torch.int32, device="cpu")
+        message = self._message(_END)
+        agreed = torch.tensor(message, dtype=torch.int32, device="cpu")
         try:
-            self._group.maximize(message, LAST_CHECK_S)
+            self._group.maximize(agreed, LAST_CHECK_S)
         except PeerLost:
             return False
-        if message[:_ROUND_AT].tolist() != header[:_ROUND_AT]:
+        if agreed[:_ROUND_AT].tolist() != message[:_ROUND_AT]:
             return False
         self._compare_parameters()
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -350,7 +351,7 @@ class Shard:
             with state.lock:
                 chunks[number] = {
                     "parameters": state.parameters.clone(),
-                    "optimizer": _copied(state.optimizer.state_dict()["state"]),
+                    "optimizer": deepcopy(state.optimizer.state_dict()["state"]),
                 }
         with self._lock:
             counts = self.ledger.counts
@@ -392,11 +393,3 @@ class Shard:
 def _refusals(total: Sum, message: str, hint: str) -> list[Delivery]:
     header = {"op": "refused", "message": message, "hint": hint}
     return [Delivery(push.group, push.rank, header, None) for push, _, _ in total.arrived]
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
-    return value

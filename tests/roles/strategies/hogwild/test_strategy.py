@@ -13,7 +13,17 @@ import pytest
 import torch
 
 from tests.roles.join_stores import KEY, Served, serve_in_a_process
-from tests.roles.processes import DEADLINE_S, ROOT, Keeper, Start, free_port, output_of, trainer_environment, wait_for
+from tests.roles.processes import (
+    DEADLINE_S,
+    ROOT,
+    Keeper,
+    Start,
+    free_port,
+    output_of,
+    outputs_of,
+    trainer_environment,
+    wait_for,
+)
 
 pytestmark = pytest.mark.train
 
@@ -101,7 +111,7 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
         groups.start(rank, PROGRAM, tmp_path, count, 0.005, *spoilt[rank], TORCHYARD_REPORT=keeper.address)
         for rank, count in updates.items()
     ]
-    results = [last_line(output_of(process)) for process in processes]
+    results = [last_line(output) for output in outputs_of(*processes)]
     total = -float(updates[0] - 2 + updates[2] - 1)
     for rank in (0, 1):  # the chief's group, which ends last
         assert results[rank] == {"rank": rank, "least": total, "most": total, "rest": 0.0}
@@ -120,7 +130,7 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
 def test_every_update_of_several_optimizers_counts_once(start: Start, store: Served, how: str) -> None:
     updates = 13
     processes = Groups(start, store, 2, 1, sync_every=2).start_all(PAIRS, how, updates)
-    results = [last_line(output_of(process)) for process in processes]
+    results = [last_line(output) for output in outputs_of(*processes)]
     for each in results[:2]:  # the chief's group, which ends last
         assert each == {"steps": updates, "values": [[-2.0 * updates], [-4.0 * updates]], "rest": 0.0}
     assert results[2]["rest"] == 0.0
@@ -152,7 +162,7 @@ def test_a_group_is_killed_and_comes_back_while_the_others_go_on(start: Start, s
     again = groups.start(1, PROGRAM, tmp_path, 100_000, 0.01, generation=1)
     wait_for(lambda: done(tmp_path, 1) >= 40, "40 updates of its second life", chief, again, third)
     (tmp_path / "enough").touch()
-    outputs = [output_of(process) for process in (chief, again, third)]
+    outputs = outputs_of(chief, again, third)
     assert "worker-1 on 127.0.0.1 is gone" in outputs[0]
     assert "worker-1 is back." in outputs[0]
     assert "worker-1 on 127.0.0.1 is gone" in outputs[2]
@@ -178,8 +188,7 @@ def test_the_chiefs_group_is_killed_and_goes_on_with_what_the_others_have(
     again = groups.start(0, PROGRAM, tmp_path, 100_000, 0.01, generation=1)
     wait_for(lambda: done(tmp_path, 0) >= 40, "40 updates of its second life", again, other)
     (tmp_path / "enough").touch()
-    result = last_line(output_of(again))
-    output_of(other)
+    result = last_line(outputs_of(again, other)[0])
     of_the_living = done(tmp_path, 0) + done(tmp_path, 1)
     assert -of_the_living - first_life <= result["least"]
     assert result["most"] <= -of_the_living - exchanged[-1]
