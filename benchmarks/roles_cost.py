@@ -53,6 +53,7 @@ def serve(kind: str) -> None:
 
     from torchyard_roles.exchange.tensor_connection import listen
     from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+    from torchyard_roles.strategies.parameter_server.server_pair import ServerSettings
     from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
     from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
@@ -62,7 +63,7 @@ def serve(kind: str) -> None:
     if kind == "reducer":
         Reducer(listener, KEY).start()
     else:
-        server = ParameterServer("ps-0", 0, 1, KEY, Rules(groups=1))
+        server = ParameterServer(ServerSettings("ps-0", 0, 1, Rules(groups=1)), KEY)
         threading.Thread(target=server.serve, args=(listener,), daemon=True).start()
     print(listener.getsockname()[1], flush=True)
     for _ in sys.stdin:

@@ -12,6 +12,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
 from torchyard_roles.keeper_reports import Reporter
 from torchyard_roles.script_checks import check_clipping, check_plain, check_stateful, check_trainable
+from torchyard_roles.step_tracker import StepTracker
 from torchyard_roles.training_metrics import Progress
 
 if TYPE_CHECKING:
@@ -43,31 +44,26 @@ class Cluster:
         self._device = device
         self._checkpoint_group = CheckpointGroup(environment, trains_alone=strategy.trains_alone)
         self._progress = Progress()
+        self._steps = StepTracker(
+            strategy,
+            self._progress,
+            before_step=self._before_step,
+            at_boundary=self._at_boundary,
+            after_step=self._after_step,
+        )
         self._reporter = Reporter(environment)
         self._process = os.getpid()
         self._has_left = False
         self._is_disconnected = False
         """Whether the strategy's connections are closed; False after a leave() that failed."""
-        self._optimizers: list[torch.optim.Optimizer] = []
-        """All optimizers given to distribute()."""
         self._first: Any = None
         """The optimizer of the first distribute() call, or an OptimizerList."""
         self._calls = 0
         self._resumed_at = 0
-        self._accumulated_by_hand = False
-        """For scripts without an optimizer: whether gradients were accumulated since the last step."""
-        self._stepped_optimizers: set[int] = set()
-        """With several optimizers: those that have stepped since the last boundary."""
         self._graceful_stop: GracefulStop | None = None
         self._saver: CheckpointSaver | None = None
         self._resumed: Resumed | None = None
         self._collectives: Collectives | None = None
-        self._in_step = False
-        self._has_loader = False
-        """Whether a loader of this cluster marks the start of each step."""
-        self._evaluations = 0
-        self._boundary_of = -1
-        """The last step that was passed to the strategy's at_boundary()."""
 
     @property
     def role(self) -> str:
@@ -116,7 +112,6 @@ class Cluster:
         """
         from torchyard_roles.devices import move_optimizer
         from torchyard_roles.model_optimizer_pairs import Pairs
-        from torchyard_roles.module_hooks import NoSync, before_forward
 
         pairs = Pairs(model, optimizer)
         self._check_distributed(pairs)
@@ -124,8 +119,8 @@ class Cluster:
             each.to(self._device)
         for each in pairs.optimizers:
             move_optimizer(each, self._device)
-        is_first = not self._optimizers
-        self._optimizers += pairs.optimizers
+        is_first = not self._steps.optimizers
+        self._steps.optimizers += pairs.optimizers
         if not self._environment.trains:
             return pairs.given()
         self._checkpoint_group.agree(pairs.model, pairs.optimizer, number=self._calls)
@@ -134,27 +129,17 @@ class Cluster:
             self._begin_first(pairs)
         else:
             self._begin_further(pairs)
-        for each in pairs.optimizers:
-            each.register_step_pre_hook(self._before_step)
-            each.register_step_post_hook(self._after_step)
-        if pairs.updates_by_hand:
-            for parameter in pairs.model.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(self._accumulated)
-        for each in pairs.models:
-            before_forward(each, self._before_forward)
-            if not hasattr(each, "no_sync"):
-                each.no_sync = NoSync(self._strategy.accumulating)
+        self._steps.watch(pairs)
         return pairs.given()
 
     def _check_distributed(self, pairs: Pairs) -> None:
-        if self._optimizers and (self._progress.steps != self._resumed_at or self._in_step):
+        optimizers = self._steps.optimizers
+        if optimizers and (self._progress.steps != self._resumed_at or self._steps.in_step):
             raise UsageProblem(
                 "distribute() was called after training had begun.",
                 "Call it for all models and optimizers before the first forward and step.",
             )
-        known = {id(each) for each in self._optimizers}
-        if any(id(each) in known for each in pairs.optimizers):
+        if any(each is other for each in pairs.optimizers for other in optimizers):
             raise UsageProblem(
                 "distribute() was given the same optimizer a second time.", "Call it once for each optimizer."
             )
@@ -227,7 +212,7 @@ class Cluster:
         """
         from torchyard_roles.checkpoints.training_state import copied
 
-        if not self._optimizers:
+        if not self._steps.optimizers:
             raise UsageProblem("checkpoint() was called before distribute().", "Call it after distribute().")
         for name, each in stateful.items():
             check_stateful(name, each)
@@ -297,7 +282,7 @@ class Cluster:
             progress=self._progress,
             options=options,
             on_request=self._on_loader_request,
-            evaluating=self._evaluate if evaluation else None,
+            evaluating=self._steps.evaluate if evaluation else None,
         )
         if evaluation:
             return loader
@@ -354,15 +339,15 @@ class Cluster:
         Raises:
             UsageProblem: for invalid limits, and for an optimizer that distribute() was not given.
         """
-        if not self._optimizers:
+        if not self._steps.optimizers:
             raise UsageProblem("clip_gradients() was called before distribute().", "Call it after distribute().")
         check_clipping(max_norm, value)
-        if optimizer is not None and not any(optimizer is each for each in self._optimizers):
+        if optimizer is not None and not any(optimizer is each for each in self._steps.optimizers):
             raise UsageProblem(
                 "clip_gradients() got an optimizer that distribute() was not given.",
                 "Name one that distribute() was given, or none for all.",
             )
-        clipped = self._optimizers if optimizer is None else [optimizer]
+        clipped = self._steps.optimizers if optimizer is None else [optimizer]
         groups = [group for each in clipped for group in each.param_groups]
         parameters = [each for group in groups for each in group["params"]]
         if value is not None:
@@ -417,14 +402,13 @@ class Cluster:
         """Save the last checkpoint, send the last report and disconnect. Called automatically at the script's end."""
         if self._has_left or os.getpid() != self._process:
             return
-        if self._stepped_optimizers or self._accumulated_by_hand:
-            self._end_step()
+        self._steps.end_pending()
         self._has_left = True
         self._end_collectives()
-        saver = self._saver if self._optimizers else None
+        saver = self._saver if self._steps.optimizers else None
         if saver is not None and saver.automatic and self._strategy.ends_last:
             saver.save(self._progress.steps, last=True)
-        changed = self._strategy.finish() if self._optimizers else False
+        changed = self._strategy.finish() if self._steps.optimizers else False
         if saver is not None and saver.automatic:
             saver.save(self._progress.steps, last=True, final=True, anew=changed)
         self._disconnect()
@@ -467,22 +451,20 @@ class Cluster:
 
     # Between two steps
 
-    def _boundary(self, *, more: bool = True) -> None:
-        """Between two steps: save or stop, if all trainers have agreed to.
+    def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
+        """Between two steps: save or stop, if all trainers have agreed to. As StepTracker's `at_boundary`.
 
-        `more` is False if no step follows yet. Raises SystemExit(0) for a stop.
+        Returns False after leave(). Raises SystemExit(0) for a stop.
         """
-        if self._in_step or not self._optimizers or self._has_left:
-            return
-        step = self._progress.steps
-        if step != self._boundary_of:
-            self._boundary_of = step
+        if self._has_left:
+            return False
+        if is_new:
             self._strategy.at_boundary(step)
-        if self._graceful_stop is not None and not self._graceful_stop.may_begin(step, begin=more):
+        if self._graceful_stop is not None and not self._graceful_stop.may_begin(step, begin=begins):
             self._stop(step)
         if self._saver is not None:
             self._saver.at_boundary(step)
-        self._in_step = more
+        return True
 
     def _stop(self, step: int) -> None:
         outcome = "nothing was saved"
@@ -502,56 +484,13 @@ class Cluster:
     def _on_loader_request(self, loader: ShareLoader, more: bool) -> None:
         if self._saver is not None and loader in self._saver.loaders:
             self._saver.active = self._saver.loaders.index(loader)
-        self._has_loader = True
-        if self._stepped_optimizers:
-            self._end_step()
-        elif self._accumulated_by_hand:
-            self._count_step()
-        self._boundary(more=more)
+        self._steps.at_loader_request(more)
 
-    def _evaluate(self, begins: bool) -> None:
-        """An evaluation loader starts or ends; forwards in between belong to no step."""
-        self._evaluations += 1 if begins else -1
+    def _before_step(self) -> None:
+        if self._resumed is not None and not self._resumed.waits_for_loader:
+            self._finish_resume()
 
-    def _before_forward(self) -> None:
-        self._strategy.before_forward()
-        if self._accumulated_by_hand and not self._has_loader:
-            self._count_step()
-        if not self._evaluations:
-            self._begin_step()
-
-    def _accumulated(self, _: torch.Tensor) -> None:
-        self._accumulated_by_hand = True
-
-    def _before_step(self, *_: Any) -> None:
-        self._begin_step()
-
-    def _begin_step(self) -> None:
-        if not self._in_step:
-            if self._resumed is not None and not self._resumed.waits_for_loader:
-                self._finish_resume()
-            self._boundary()
-
-    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """After an optimizer's step().
-
-        With several optimizers, a step of the run lasts until the next batch of the cluster's loader, or in a script
-        without one, until each optimizer has stepped.
-        """
-        if len(self._optimizers) == 1:
-            self._count_step()
-            return
-        self._stepped_optimizers.add(id(optimizer))
-        if not self._has_loader and len(self._stepped_optimizers) == len(self._optimizers):
-            self._end_step()
-
-    def _end_step(self) -> None:
-        self._stepped_optimizers.clear()
-        self._count_step()
-
-    def _count_step(self) -> None:
-        self._progress.step()
-        self._in_step = self._accumulated_by_hand = False
+    def _after_step(self) -> None:
         self._resumed = None
         self._send_if_due(at_step=True)
 
@@ -560,7 +499,7 @@ class Cluster:
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
 
-    # Before the first
+    # Checkpoints
 
     def _open_checkpoints(self) -> None:
         if self._saver is not None or not self._environment.checkpoints:

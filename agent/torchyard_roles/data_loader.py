@@ -394,7 +394,7 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """How many samples a batch holds: the length of the first tensor in it, 0 where there is none."""
+    """The number of samples in a batch: the length of its first tensor, 0 without one."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1
     if isinstance(batch, Mapping):

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 
 class RolesError(RuntimeError):
-    """An error with a machine-readable `code`, a message, and a hint with the next step."""
-
-    code = "roles"
+    """An error with a message, and a hint with the next step."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message} {hint}".strip())
@@ -28,31 +26,21 @@ class RolesError(RuntimeError):
 class EnvironmentProblem(RolesError):
     """Raised by join()."""
 
-    code = "environment"
-
 
 class UsageProblem(RolesError):
     """Raised by the wrong call, so that the traceback shows its line."""
-
-    code = "usage"
 
 
 class NotInThisVersion(RolesError):
     """Raised by join()."""
 
-    code = "not_in_this_version"
-
 
 class StoreLost(RolesError):
     """Raised by every call on a join store that was unreachable for 10 s."""
 
-    code = "store_lost"
-
 
 class StoreTimeout(RolesError):
     """Raised by JoinStore.get() and JoinStore.wait(), distribute(), and the collective calls."""
-
-    code = "store_timeout"
 
 
 class PeerLost(RolesError):
@@ -64,8 +52,6 @@ class PeerLost(RolesError):
         why: the reason, as a clause.
     """
 
-    code = "peer_lost"
-
     def __init__(self, name: str, host: str, why: str) -> None:
         super().__init__(f"{name} on {host} is gone: {why}.")
         self.name = name
@@ -76,13 +62,9 @@ class PeerLost(RolesError):
 class ProtocolError(RolesError):
     """Raised before the payload of an invalid message is received. The connection is unusable afterwards."""
 
-    code = "protocol"
-
 
 class NotFinite(RolesError):
     """Raised by the optimizer's step() before the gradients are used or sent.
 
     On a GPU the check is asynchronous: the next step raises it, or the end of training.
     """
-
-    code = "not_finite"

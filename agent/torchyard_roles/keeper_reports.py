@@ -41,8 +41,8 @@ class Reporter:
             return False
         datagram = metrics_report.encode(self._replica, self._local_rank, metrics)
         if len(datagram) > metrics_report.MAX_REPORT:
-            known = {name: value for name, value in metrics.items() if name in metrics_report.METRICS}
-            datagram = metrics_report.encode(self._replica, self._local_rank, known)
+            standard = {name: value for name, value in metrics.items() if name in metrics_report.METRICS}
+            datagram = metrics_report.encode(self._replica, self._local_rank, standard)
         try:
             self._socket.settimeout(wait_s)
             self._socket.sendto(datagram, self._address)
@@ -65,16 +65,11 @@ class ServingReports:
     """
 
     def __init__(
-        self,
-        environment: Environment,
-        figures: Callable[[], dict[str, float]],
-        traffic: Callable[[], int],
-        every_s: float = SERVING_EVERY_S,
+        self, environment: Environment, figures: Callable[[], dict[str, float]], traffic: Callable[[], int]
     ) -> None:
         self._reporter = Reporter(environment)
         self._figures = figures
         self._traffic = traffic
-        self._every_s = every_s
         self._ends = threading.Event()
         self._before = (time.monotonic(), traffic())
         self._thread = threading.Thread(target=self._send_all, name="reports", daemon=True)
@@ -93,7 +88,7 @@ class ServingReports:
         self._reporter.close()
 
     def _send_all(self) -> None:
-        while not self._ends.wait(self._every_s):
+        while not self._ends.wait(SERVING_EVERY_S):
             self._reporter.send(self._now())
 
     def _now(self) -> dict[str, float]:

@@ -38,6 +38,15 @@ class Peers:
     reducer: tuple[PeerAddress, ...] = ()
     trainers: tuple[TrainerAddress, ...] = ()
 
+    def trainer_process(self, rank: int, group: int | None = None) -> tuple[str, str] | None:
+        """(name, address) of the process of a rank, in the run or in one worker group. None if it is not listed."""
+        for trainer in self.trainers:
+            if group in (None, trainer.group):
+                if rank < trainer.ranks:
+                    return f"{trainer.name}.{rank}" if trainer.ranks > 1 else trainer.name, trainer.address
+                rank -= trainer.ranks
+        return None
+
 
 def read_peers(text: str) -> Peers:
     """Parse TORCHYARD_PEERS; empty text gives no peers. Raises EnvironmentProblem."""

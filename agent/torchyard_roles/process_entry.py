@@ -55,13 +55,10 @@ def _serve(environment: Environment) -> None:
     """Serve until the trainers have left. Raises SystemExit with the message of a RolesError."""
     try:
         if environment.role == "ps":
-            from torchyard_roles.strategies.parameter_server import server_process as serving
-
-            serving.serve(environment)
+            from torchyard_roles.strategies.parameter_server.server_process import serve
         else:
-            from torchyard_roles.strategies.reduction_server import reducer as reducing
-
-            reducing.serve(environment)
+            from torchyard_roles.strategies.reduction_server.reducer import serve
+        serve(environment)
     except RolesError as error:
         raise SystemExit(f"torchyard: {error}") from None
 

@@ -51,8 +51,8 @@ def read_options(text: str, kind: str) -> Options:
         values = None
     if not isinstance(values, dict):
         raise EnvironmentProblem(f"TORCHYARD_OPTIONS is {text[:60]!r}, but it must be a JSON object.")
-    known = {one.name for one in fields(Options)}
-    chosen = {name: value for name, value in values.items() if name in known}
+    names = {one.name for one in fields(Options)}
+    chosen = {name: value for name, value in values.items() if name in names}
     for name, value in chosen.items():
         if not _fits(getattr(Options, name), value):
             raise EnvironmentProblem(f"TORCHYARD_OPTIONS says {name} is {value!r}, which it cannot be.")

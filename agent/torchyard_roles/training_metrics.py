@@ -43,7 +43,7 @@ class Progress:
         return self._steps
 
     def resume(self, step: int) -> None:
-        """Go on counting from a checkpoint's step."""
+        """Continue counting from a checkpoint's step."""
         self._steps = step
 
     def batch(self, samples: int) -> None:

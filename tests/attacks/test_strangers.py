@@ -24,6 +24,7 @@ from torchyard_roles.exchange import listener as admission
 from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen
 from torchyard_roles.strategies.hogwild.delta_server import DeltaServer
 from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+from torchyard_roles.strategies.parameter_server.server_pair import ServerSettings
 from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
 from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
@@ -33,7 +34,7 @@ DEADLINE_S = 30.0
 
 @contextmanager
 def parameter_server(listener: socket.socket) -> Iterator[None]:
-    server = ParameterServer("ps-0", 0, 1, KEY, cast(Rules, None))
+    server = ParameterServer(ServerSettings("ps-0", 0, 1, Rules()), KEY)
     thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
     thread.start()
     yield

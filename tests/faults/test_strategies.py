@@ -283,9 +283,9 @@ def test_in_downpour_a_group_and_a_server_start_again_alone(team: Team) -> None:
     assert lives(run, "worker-0") == 1
 
     kill(team, run, "ps-0")
-    wait_until(lambda: all("goes on with ps-0" in run.log(name) for name in ("worker-0", "worker-1")), SOON_S)
+    wait_until(lambda: all("is connected to ps-0 again" in run.log(name) for name in ("worker-0", "worker-1")), SOON_S)
     wait_for_steps(run, "worker-0", "worker-1")
-    assert "ps-0 goes on from version" in run.log("ps-0")
+    assert "ps-0 resumes at version" in run.log("ps-0")
     assert (lives(run, "worker-0"), lives(run, "worker-1")) == (1, 2)
 
     wait_for_checkpoint(team, run)

@@ -53,9 +53,9 @@ class Gang:
         """Kill all trainers at once, like the loss of a host; returns their output."""
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
-        said = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
+        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
         self.generation += 1
-        return said
+        return outputs
 
     def stop(self) -> None:
         for process in self.processes:

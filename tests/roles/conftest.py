@@ -22,7 +22,7 @@ def torch_imported() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def start_forked(torch_imported: ForkServer) -> Iterator[Start]:
-    """start(*arguments of python, environment={...}) → a process whose output is one text; none outlives the test.
+    """start(*arguments of python, environment={...}) → a process with combined output, which ends with the test.
     Without the seconds in which each imports torch: tests on hosts have processes that do."""
     processes: list[ForkedProcess] = []
 
@@ -43,7 +43,7 @@ def start(start_forked: Start) -> Start:
 
 @pytest.fixture
 def train(start: Start) -> Train:
-    """train(script, n) → what each of n trainers printed, after all have ended with 0."""
+    """train(script, n) → the output of each of n trainers, after all have ended with 0."""
 
     def train(script: Path, world_size: int, *arguments: str, **more: str) -> list[str]:
         port = free_port()

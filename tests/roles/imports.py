@@ -5,4 +5,4 @@ from __future__ import annotations
 import sklearn.datasets  # noqa: F401
 import torch
 
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()  # imports what optimizers need when used
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()  # imports the modules that optimizers load lazily

@@ -29,8 +29,8 @@ class Served:
         host, _, port = self.address.rpartition(":")
         return host, int(port)
 
-    def said(self) -> str:
-        """End the server; returns its log."""
+    def log(self) -> str:
+        """End the server; returns what it has logged."""
         self.process.kill()
         _, errors = self.process.communicate(timeout=60)
         return errors

@@ -56,6 +56,12 @@ def output_of(process: subprocess.Popen[str]) -> str:
     return output
 
 
+def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
+    """The outputs of processes that wait for each other. Fails as soon as one of them fails."""
+    wait_for(lambda: all(process.poll() is not None for process in processes), "the end of all processes", *processes)
+    return [output_of(process) for process in processes]
+
+
 def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Popen[str]) -> None:
     """`wait_until` that fails at once when one of the processes has failed."""
 

@@ -58,9 +58,9 @@ def test_finished_epochs_yield_nothing_and_the_rest_is_what_it_would_have_been(h
     seen.append([next(iterator).tolist() for _ in range(min(batches, len(expected[1])))])
     random = torch.get_rng_state()
     if not batches:
-        next(iterator)  # it is saved before it has begun the epoch's order: with the numbers it was to begin from
+        next(iterator)  # saved before the order of the epoch is drawn, with the random state for it
     position = {**broken.position(), "batches": len(seen[1])}
-    torch.manual_seed(99)  # the new process has drawn other numbers by now
+    torch.manual_seed(99)  # the new process has another random state
     resumed = fresh()
     torch.rand(7)
     points = []

@@ -16,7 +16,7 @@ Pair = namedtuple("Pair", "first second")
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """As if this computer had two GPUs; the list holds what was made the current one."""
+    """Simulates two GPUs; the list has the devices that were made current."""
     import torch
 
     current: list[int] = []

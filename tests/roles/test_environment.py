@@ -14,7 +14,7 @@ def test_without_any_variable_it_is_one_process_of_its_own() -> None:
     assert not read({}).is_torchyard
 
 
-def test_a_trainer_of_torchyard_knows_its_replica_and_rank() -> None:
+def test_a_trainer_of_torchyard_has_its_replica_and_rank() -> None:
     environment = read(trainer_environment(2, 3, 29500, TORCHYARD_REPORT="@torchyard/1"))
     assert (environment.role, environment.index, environment.rank, environment.world_size) == ("worker", 2, 2, 3)
     assert environment.master == "127.0.0.1:29500"
@@ -71,7 +71,7 @@ def test_what_a_strategy_goes_by_has_defaults_without_torchyard() -> None:
     assert read({"TORCHYARD_STRATEGY": "hogwild"}).options.kind == "hogwild"
 
 
-def test_a_trainer_knows_its_group_its_peers_and_its_store() -> None:
+def test_a_trainer_has_its_group_its_peers_and_its_store() -> None:
     environment = read(
         trainer_environment(
             3,
@@ -103,9 +103,9 @@ def test_a_trainer_knows_its_group_its_peers_and_its_store() -> None:
 
 def test_the_key_is_in_no_text_that_is_made_of_the_environment() -> None:
     assert "ab" * 32 not in repr(read({"TORCHYARD_KEY": "ab" * 32}))
-    with pytest.raises(EnvironmentProblem) as told:
+    with pytest.raises(EnvironmentProblem) as raised:
         read({"TORCHYARD_KEY": "c0ffee"})
-    assert "c0ffee" not in str(told.value)
+    assert "c0ffee" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

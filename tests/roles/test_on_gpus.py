@@ -85,7 +85,7 @@ def test_300_steps_over_nccl_or_reducers_equal_one_gpu_on_the_whole_batch(
 
 @EXCHANGES
 def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """Shared, frozen, never or sometimes used ones, a buffer; under autocast, and where a step with NaN is left out."""
+    """Shared, frozen, unused or rarely used parameters, a buffer; with autocast, and with a skipped step."""
     for arguments, skipped in ((["amp=1"], 0), (["nan=2"], 1)):
         outputs = runs.topology(len(ranks), reducers, ranks=ranks, on_nan="skip").outputs("reduced.py", *arguments)
         assert len(set(digests(outputs[0]))) == 6
@@ -96,7 +96,7 @@ def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tup
 
 @EXCHANGES
 def test_a_step_with_nan_ends_all_one_step_later(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """A GPU is not waited for: the step itself is made."""
+    """The flag is not awaited on a GPU: the step itself is made."""
     for worker in runs.topology(len(ranks), reducers, ranks=ranks, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)
         assert worker.returncode == 1
@@ -124,7 +124,7 @@ def test_float16_with_a_gradscaler_learns_what_one_gpu_does_and_all_leave_out_on
 def test_float16_with_a_gradscaler_through_parameter_servers(
     start: Start, tmp_path: Path, overflowing: list[str]
 ) -> None:
-    """Where one overflows alone, the step is the other's."""
+    """If only one overflows, the step uses the gradients of the other."""
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
     program = PROGRAMS / "scaled.py"
     servers = [start(program, environment=cluster.server(number)) for number in range(2)]
@@ -136,7 +136,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
         first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
         assert (first["scale"], second["scale"]) == (2.0**13, 2.0**11)
         assert first["digest"] == second["digest"]
-        assert first["difference"] < 0.02  # from who makes the step with neither
+        assert first["difference"] < 0.02  # compared with a step of both
     assert [output_of(server) for server in servers] == ["", ""]
 
 
@@ -145,7 +145,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
 def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
     strategy: str, groups: int, dtype: torch.dtype
 ) -> None:
-    """In a stream of the script's own, which the threads that send and receive know nothing of."""
+    """In a CUDA stream of the script, which the sending and receiving threads do not use."""
 
     def trained(device: torch.device) -> dict[str, torch.Tensor]:
         run = Run(groups, 2, groups, strategy)
@@ -158,7 +158,7 @@ def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
             served = run.worker(rank)
             model = network(dtype).to(device)
             model, optimizer = served.distribute(model, momentum(model), device)
-            if rank == 0:  # other groups do nothing
+            if rank == 0:  # other groups do not train
                 descend(model, optimizer, [(x.to(device), y.to(device)) for x, y in batches(20, 8, dtype)])
             served.finish()
             served.leave()
@@ -178,9 +178,9 @@ def test_groups_of_hogwild_on_gpus_count_every_update_once(
     updates = {0: 60, 1: 60, 2: 35}
     program = PROGRAMS / "counts_updates.py"
     processes = [groups.start(rank, program, tmp_path, count, 0.005) for rank, count in updates.items()]
-    said = [last_line(output_of(process)) for process in processes]
+    results = [last_line(output_of(process)) for process in processes]
     for rank in (0, 1):  # the chief's group, which ends last
-        assert said[rank] == {"rank": rank, "least": -95.0, "most": -95.0, "rest": 0.0}
+        assert results[rank] == {"rank": rank, "least": -95.0, "most": -95.0, "rest": 0.0}
 
 
 def test_two_ranks_over_nccl_that_were_killed_have_the_losses_of_two_that_were_not(
@@ -208,12 +208,12 @@ def test_a_strategy_of_the_script_s_own_meets_over_nccl(start: Start, monkeypatc
 
 @EXCHANGES
 def test_the_times_of_a_step_add_up(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """What is waited for a GPU that is late is part of the exchange, where no reducer knows better."""
+    """Waiting for a slow GPU counts as exchange, unless a reducer measures it."""
     outputs = runs.topology(len(ranks), reducers, ranks=ranks).outputs("timed.py", "12", "1", "0.3")
     found: list[list[dict[str, Any]]] = [json.loads(output.splitlines()[-1]) for output in outputs]
     check_sums(found)
     assert found[1][-1]["compute_s"] > 0.3
-    assert all(told["exchange_s"] + told["wait_s"] > 0 for steps in found for told in steps[2:])
+    assert all(metrics["exchange_s"] + metrics["wait_s"] > 0 for steps in found for metrics in steps[2:])
 
 
 def test_a_model_that_takes_no_inputs_trains_too(start: Start) -> None:
@@ -245,7 +245,7 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
         exchange = HierarchicalReduction(client, LocalGroups([1], 0), DEVICE)
         for step in range(3):
             flats = [torch.full((100_000,), float(step + bucket), device=DEVICE) for bucket in range(4)]
-            sent = [flat.mul(2.0) for flat in flats]  # still being computed, maybe
+            sent = [flat.mul(2.0) for flat in flats]  # may still be computed
             futures = [exchange.average(flat, step, bucket) for bucket, flat in enumerate(sent)]
             for future, flat, before in zip(futures, sent, flats, strict=True):
                 future.wait()
@@ -262,13 +262,13 @@ def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_ow
     model = torch.nn.Linear(1000, 1000, bias=False).to(DEVICE)
     layout, parameters = Layout.of(model, torch.optim.SGD(model.parameters(), lr=0.1))
     (chunk,) = layout.chunks(1, 4_000_000)
-    staging = Staging(parameters, [chunk], in_place=False)
+    staging = Staging(parameters, in_place=False)
     gradient = torch.zeros(1000, 1000, device=DEVICE)
     staging.offer([gradient], copied=False)
     torch.cuda.synchronize()
 
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
-    gradient.fill_(3.0)  # behind a kernel that still runs, and before the fence
+    gradient.fill_(3.0)  # after a kernel that still runs, and before the fence
     staging.fence()
     torch.cuda._sleep(LONG_KERNEL_CYCLES)
     next_step = torch.cuda.Event()
@@ -282,7 +282,7 @@ def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_ow
     read = torch.cuda.Event()
     staging.target(chunk).fill_(5.0)
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
-    seen = parameters[0].detach() * 1.0  # a kernel of this step, set going before the new parameters are installed
+    seen = parameters[0].detach() * 1.0  # a kernel of this step, launched before the new parameters are installed
     read.record()
     staging.install([chunk])
     assert read.query()

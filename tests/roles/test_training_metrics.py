@@ -137,7 +137,7 @@ def test_names_of_the_scripts_own_are_reported_up_to_32_of_them() -> None:
     progress.note({f"layer_{number}": 0.0 for number in range(31)})
     with pytest.raises(UsageProblem, match="report\\(\\) got 33 names of its own, but 32 are kept: accuracy, "):
         progress.note({"one_more": 1.0})
-    assert len(progress.take()) == 33  # and what was refused is not in it
+    assert len(progress.take()) == 33  # refused metrics are not included
     progress.note({"step": 7, "accuracy": 0.75})
     assert progress.take()["accuracy"] == 0.75
 

@@ -71,7 +71,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
         state = one.load("model.pt")
     except files.Damaged as damage:
         if one.folder.exists():  # else it was pruned meanwhile
-            log(f"the checkpoint {one.folder} is passed over: {damage}.")
+            log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
     if difference:

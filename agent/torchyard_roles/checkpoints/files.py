@@ -191,7 +191,7 @@ def read_part(root: Path, who: str, step: int | None) -> Any:
     try:
         return load(path) if path.exists() else None
     except Damaged as damage:
-        print(f"torchyard: the part of {who} in {path.parent} is passed over: {damage}.", flush=True)
+        print(f"torchyard: the part of {who} in {path.parent} is ignored: {damage}.", flush=True)
         return None
 
 

@@ -1,8 +1,8 @@
-"""Going on from the newest complete checkpoint: the chief reads it, and all ranks of its group get the same.
+"""Resuming from the newest complete checkpoint: the chief reads it, and all ranks of its group get the same state.
 
-What a script does before its loop is done again in a resumed run, and so is what it does at the end of epochs that
-were finished long ago (`scheduler.step()`). So what such code changes is put right twice: as soon as it is known, and
-once more at the *resume point*, right before the first batch that is new.
+A resumed script repeats the code before its loop, and the code at the end of finished epochs (`scheduler.step()`).
+State that such code changes is therefore restored twice: in distribute() or checkpoint(), and again at the *resume
+point*, right before the first new batch.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ def restore(
     if found is not None:
         model.load_state_dict(contents.pop("model.pt"))
     if part is None:
-        log(f"{who} has saved no part of step {step} and goes on with new random numbers.")
+        log(f"{who} has saved no part of step {step} and continues with new random numbers.")
     if not {"stateful", "optimizer"} <= script.keys():
-        log(f"{who} goes on at step {step} with the script's new optimizer and schedulers: no saved ones were found.")
+        log(f"{who} resumes at step {step} with the script's new optimizer and schedulers: no saved ones were found.")
     if is_chief:
         log(f"resumed from {root / files.name_of(step)}: {step} steps, {received['epoch']} epochs done.")
     return Resumed(step, script, part)
@@ -185,7 +185,7 @@ def _newest(
                 return None, {}
             contents = {name: found.load(name) for name in files.FILES}
         except files.Damaged as damage:
-            log(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
+            log(f"the checkpoint {root / files.name_of(step)} is ignored: {damage}.")
             continue
         summary.update(step=step, epoch=found.about.get("epoch", 0))
         return found, contents

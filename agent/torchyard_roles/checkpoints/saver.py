@@ -79,7 +79,7 @@ class CheckpointSaver:
         self._saved = -1
         self._saved_at = time.monotonic()
         self._began = (time.monotonic(), 0)
-        self._goes_on = True
+        self._continues = True
         """Whether training continues after the save, for messages."""
         self._writer: threading.Thread | None = None
         self._written = True
@@ -132,7 +132,7 @@ class CheckpointSaver:
             return self._settle(step, final=final) if last else True
         self._saved = step
         self._saved_at = time.monotonic()
-        self._goes_on = not last
+        self._continues = not last
         try:
             self._strategy.flush(step)
         except RolesError as error:
@@ -241,7 +241,7 @@ class CheckpointSaver:
         try:
             state |= training_state.of_script(self.stateful, self._optimizer)
         except UsageProblem as problem:  # the script's state has changed to something that cannot be saved
-            log(f"{self.who} keeps less of step {step} than it needs to go on by itself: {problem.message}")
+            log(f"{self.who} keeps less of step {step} than it needs to resume alone: {problem.message}")
         if at_once:
             self._write_part(step, state, kept)
         else:  # the part may be as large as a model
@@ -304,8 +304,8 @@ class CheckpointSaver:
     def _report(self, step: int, error: Exception) -> None:
         older = len(files.complete(self.root))
         left = f"The {older} before it stay" if older else "There is none before it"
-        goes_on = "; training goes on" if self._goes_on else ""
-        log(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{goes_on}.")
+        outcome = "; training continues" if self._continues else ""
+        log(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{outcome}.")
 
 
 def _why(error: Exception) -> str:

@@ -132,7 +132,7 @@ class Collectives:
         if is_up and dist.get_world_size() == environment.world_size:
             if meetings is not None:
                 meetings.exchange(b"", "", what)  # detects ended trainers, for which torch would wait half an hour
-            return _World(environment, _new_group())
+            return _World(environment, dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S)))
         if meetings is not None:
             return meetings
         if environment.master:
@@ -160,8 +160,7 @@ def plain(x: Any, what: str) -> Any:
     if isinstance(x, numbers.Number) and hasattr(x, "item"):  # one of numpy's
         return x.item()
     raise UsageProblem(
-        f"{what}() got a {type(x).__name__}.",
-        "Give it numbers, text, tensors, or dicts and lists of them.",
+        f"{what}() got a {type(x).__name__}.", "Give it numbers, text, tensors, or dicts and lists of them."
     )
 
 
@@ -276,10 +275,6 @@ class _World:
 
             self._group = None
             gloo_shutdown.settle()
-
-
-def _new_group() -> Any:
-    return dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S))
 
 
 def _met_at_the_master(environment: Environment) -> Any:

@@ -85,10 +85,6 @@ class GracefulStop:
                 self._begun = step + 1
             return True
 
-    @property
-    def asked(self) -> bool:
-        return self._requested
-
     def uninstall(self) -> None:
         """Restore the default handling of SIGTERM, after the last step."""
         if self._sockets is None or os.getpid() != self._process:

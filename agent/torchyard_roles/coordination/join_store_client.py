@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from torchyard_agent.protocol import authenticated_transport
@@ -241,7 +242,7 @@ class JoinStore:
                     callback(value)
                 except Exception as error:  # an error in one callback must not stop the others
                     name = getattr(callback, "__qualname__", callback)
-                    print(f"torchyard: {name} failed at news from the join store: {error!r}", file=sys.stderr)
+                    print(f"torchyard: {name} failed on a change in the join store: {error!r}", file=sys.stderr)
 
     def _give_up(self, lost: StoreLost) -> None:
         with self._lock:
@@ -278,16 +279,16 @@ class JoinStore:
             again_s = min(again_s * 1.5, RETRY_PAUSES_S[1])
 
 
+@dataclass
 class _Request:
     """A request without an answer yet."""
 
-    def __init__(self, words: dict[str, Any], until: float | None, *, is_internal: bool = False) -> None:
-        self.words = words
-        self.until = until
-        """Deadline for the store, by this process's monotonic clock."""
-        self.is_internal = is_internal
-        self.answered = threading.Event()
-        self.answer: dict[str, Any] | None = None
+    words: dict[str, Any]
+    until: float | None
+    """Deadline for the store, by this process's monotonic clock."""
+    is_internal: bool = False
+    answered: threading.Event = field(default_factory=threading.Event)
+    answer: dict[str, Any] | None = None
 
 
 class _Link:
@@ -329,7 +330,7 @@ def _checked(answer: dict[str, Any], words: dict[str, Any], wait_s: float | None
         raise UsageProblem(f"The join store refused: {answer['error']}.")
     if "missing" in answer:
         missing = ", ".join(answer["missing"]) or words.get("key", "")
-        raise StoreTimeout(f"Nobody has set {missing} in the join store within {wait_s:g} s.")
+        raise StoreTimeout(f"{missing} was not set in the join store within {wait_s:g} s.")
     return answer
 
 

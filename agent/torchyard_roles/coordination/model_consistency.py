@@ -71,12 +71,7 @@ def _plain(value: Any) -> str:
 
 
 def agree(
-    store: JoinStore,
-    environment: Environment,
-    fingerprint: str,
-    within_s: float = AGREE_WITHIN_S,
-    *,
-    number: int = 0,
+    store: JoinStore, environment: Environment, fingerprint: str, within_s: float = AGREE_WITHIN_S, *, number: int = 0
 ) -> None:
     """Wait until all trainers of this gang have the chief's `fingerprint`, made by describe().
 
@@ -185,11 +180,8 @@ def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
 
 def _name_of(environment: Environment, rank: int) -> str:
     """The name of a trainer process by its rank, as in `Environment.name`."""
-    for trainer in environment.peers.trainers:
-        if rank < trainer.ranks:
-            return f"{trainer.name}.{rank}" if trainer.ranks > 1 else trainer.name
-        rank -= trainer.ranks
-    return "the chief" if rank == 0 else f"rank {rank}"
+    listed = environment.peers.trainer_process(rank)
+    return listed[0] if listed else f"rank {rank}" if rank else "the chief"
 
 
 def _digest(text: str) -> str:

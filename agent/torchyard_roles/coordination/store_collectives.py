@@ -231,11 +231,5 @@ class StoreCollectives:
 
     def _place(self, group: int, rank: int) -> tuple[str, str]:
         """(name, address) of a process of a group."""
-        first = 0
-        for trainer in self._environment.peers.trainers:
-            if not self._asynchronous or trainer.group == group:
-                if rank < first + trainer.ranks:
-                    name = f"{trainer.name}.{rank - first}" if trainer.ranks > 1 else trainer.name
-                    return name, trainer.address
-                first += trainer.ranks
-        return (f"worker group {group}" if self._asynchronous else f"rank {rank}"), "another host"
+        listed = self._environment.peers.trainer_process(rank, group if self._asynchronous else None)
+        return listed or (f"worker group {group}" if self._asynchronous else f"rank {rank}", "another host")

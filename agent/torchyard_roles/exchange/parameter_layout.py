@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchyard_roles.errors import UsageProblem
+from torchyard_roles.exchange.tensor_connection import dtype_name
 
 SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
@@ -112,7 +113,7 @@ class Layout:
             if not parameter.requires_grad or group is None:
                 # Trainable but in no optimizer: not stepped in a single process either.
                 continue
-            entries.append(Entry(name, tuple(parameter.shape), name_of_dtype(parameter.dtype), group))
+            entries.append(Entry(name, tuple(parameter.shape), dtype_name(parameter.dtype), group))
             parameters.append(parameter)
         foreign = [held for group in optimizer.param_groups for held in group["params"] if id(held) in group_of]
         if any(held.requires_grad for held in foreign):
@@ -154,13 +155,13 @@ class Layout:
         return [tuple(pieces) for pieces in shards]
 
     def _cut(self, entry: Entry, before: int, end: float) -> int:
-        """How many elements of an entry that begins at byte `before` lie before byte `end`."""
+        """The number of elements of an entry that begins at byte `before` which lie before byte `end`."""
         inside = (end - before) / entry.element_bytes
         if self.whole_parameters:
             return entry.elements if inside >= entry.elements / 2 else 0
         return max(0, round(inside))
 
-    def chunks(self, count: int, chunk_bytes: int | None = None, weights: Sequence[float] | None = None) -> list[Chunk]:
+    def chunks(self, count: int, chunk_bytes: int | None = None) -> list[Chunk]:
         """All chunks of `count` shards in order; `chunk_bytes` is chosen by the shard's size where it is None.
 
         A chunk is at most that large, but for a parameter that may not be cut.
@@ -168,7 +169,7 @@ class Layout:
         if chunk_bytes is None:
             chunk_bytes = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, self.bytes // count // CHUNKS_A_SHARD))
         chunks: list[Chunk] = []
-        for shard, pieces in enumerate(self.shards(count, weights)):
+        for shard, pieces in enumerate(self.shards(count)):
             open_pieces: list[Piece] = []
             room = 0
             for piece in pieces:
@@ -271,11 +272,6 @@ def words(entry: Entry) -> str:
     """The parameter in a message."""
     shape = "×".join(map(str, entry.shape)) or "one number"
     return f"{entry.name} ({shape}, {entry.dtype}, parameter group {entry.group})"
-
-
-def name_of_dtype(dtype: torch.dtype) -> str:
-    """`float32` for torch.float32."""
-    return str(dtype).partition(".")[2]
 
 
 def dtype_named(name: str) -> torch.dtype:

@@ -447,15 +447,10 @@ class Connection:
         return PeerLost(self.peer, self.host, "its connection was closed here" if self._closed else _reason(error))
 
 
+@lru_cache
 def dtype_name(dtype: torch.dtype) -> str:
     """The name of a dtype, such as `float32`."""
-    name = _dtype_names.get(dtype)
-    if name is None:
-        name = _dtype_names[dtype] = str(dtype).rpartition(".")[2]
-    return name
-
-
-_dtype_names: dict[torch.dtype, str] = {}
+    return str(dtype).rpartition(".")[2]
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:

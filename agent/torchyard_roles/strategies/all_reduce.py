@@ -77,18 +77,13 @@ class AllReduce(Strategy):
             model.register_forward_hook(ModuleHook(self._arm)),
             optimizer.register_step_pre_hook(self._about_to_step),
         ]
-        self._watch(model, optimizer)
+        self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
         self._handles.append(optimizer.register_step_post_hook(self._has_stepped))
         return model, optimizer
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         return GradientAverager(
-            self._rank,
-            device,
-            self._ring,
-            factor=1 / self._world_size,
-            bucket_bytes=BUCKET_BYTES,
-            hardware=hardware(device),
+            device, self._ring, factor=1 / self._world_size, bucket_bytes=BUCKET_BYTES, hardware=hardware(device)
         )
 
     def _ring(self) -> Average:
@@ -166,10 +161,6 @@ class AllReduce(Strategy):
         if self._averager is not None:
             found["exchange_s"], found["wait_s"] = self._averager.times()
         return found
-
-    def _watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Check the gradients before each step of this optimizer."""
-        self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
 
     def finish(self) -> bool:
         self._check()

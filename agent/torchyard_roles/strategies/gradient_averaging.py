@@ -21,19 +21,17 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from typing import Any, Callable
 
 import torch
-import torch.distributed as dist
 
-from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
+from torchyard_roles.errors import PeerLost, UsageProblem
+from torchyard_roles.strategies.buffer_sync import SyncedBuffers
+from torchyard_roles.strategies.gloo_group import GlooGroup, naming_lost_ranks
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average, Bucket, Entry, Section
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
-BROADCAST_BYTES = 64 * 1024 * 1024
-"""Largest size of tensors that are broadcast together."""
 EVENTS = 8
 """Largest number of pending pairs of GPU events."""
 LAST_CHECK_S = 30.0
@@ -60,7 +58,6 @@ class GradientAverager:
 
     def __init__(
         self,
-        rank: int,
         device: torch.device,
         average_of: Callable[[], Average],
         *,
@@ -69,22 +66,18 @@ class GradientAverager:
         hardware: str = "",
         after_round: Callable[[int], None] = lambda round_: None,
     ) -> None:
-        self._rank = rank
         self._device = device
         self._average_of = average_of
         self._factor = factor
         self._bucket_bytes = bucket_bytes
         self._after_round = after_round
-        self._small: Any = dist.new_group(backend="gloo")
-        """For messages and CPU tensors; separate, since the script may run collectives in between."""
+        self._group = GlooGroup()
         self._sections: list[Section] = []
         self._entries: list[Entry] = []
         self._entry_of: dict[int, Entry] = {}
         """By the ID of the parameter, which its entry keeps alive."""
         self._optimizers: list[Any] = []
-        self._buffers: list[tuple[torch.nn.Module, str]] = []
-        self._copies: list[torch.Tensor | None] = []
-        """Copies of the buffers, equal on all ranks. None for a buffer on a GPU, where a comparison would block."""
+        self._buffers = SyncedBuffers()
         self._frozen: list[Entry] = []
         self._accumulating = 0
         self._armed = False
@@ -101,7 +94,7 @@ class GradientAverager:
         self._events: list[tuple[Any, Any]] = []
         self._closed = False
         number = zlib.crc32(hardware.encode()) & 0x7FFFFFFF
-        most, negative = self._maximum([number, -number])
+        most, negative = self._group.maximum([number, -number])
         self._is_uniform = most == -negative
 
     # Setup
@@ -109,23 +102,16 @@ class GradientAverager:
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Start to average the gradients of these parameters, which get the first rank's values."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        known = len(self._entries)
+        registered = len(self._entries)
         self._optimizers.append(optimizer)
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for parameters in (own, model.parameters()):
             new = [each for each in _unique(parameters) if id(each) not in self._entry_of]
             if new:
                 self._register([(names.get(id(each), "a parameter of the optimizer"), each) for each in new])
-        seen = {(id(module), name) for module, name in self._buffers}
-        self._buffers += [
-            (module, name)
-            for module in model.modules()
-            for name, value in module._buffers.items()
-            if value is not None and (id(module), name) not in seen
-        ]
-        values = self._buffer_values()
-        self._broadcast([entry.parameter.data for entry in self._entries[known:]] + values)
-        self._copies = [_copy(value) for value in values]
+        self._buffers.add(model)
+        self._group.broadcast([entry.parameter.data for entry in self._entries[registered:]] + self._buffers.values())
+        self._buffers.note()
 
     def _register(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[Entry]:
         entries = [Entry(len(self._entries) + number, *each) for number, each in enumerate(named)]
@@ -163,9 +149,7 @@ class GradientAverager:
                 entry.handle = None
         for section in self._sections:
             section.average = _after_the_end
-        if dist.is_initialized():
-            dist.destroy_process_group(self._small)
-        self._small = None
+        self._group.close()
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
@@ -321,18 +305,14 @@ class GradientAverager:
         for entry in self._entries:
             gradient = entry.parameter.grad
             found.append(0 if gradient is None else _SPARSE if gradient.is_sparse else _DENSE)
-        for value, copy in zip(self._buffer_values(), self._copies):
-            found.append(copy is None or not _is_same(value, copy))
-        return found
+        return found + self._buffers.changed()
 
     def _meet(self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0)) -> list[int]:
         """The maximum of each number over all ranks. Raises UsageProblem on all ranks if their steps differ.
 
         Messages of all kinds have the same length, since gloo aborts if lengths differ.
         """
-        counts = [kind, self._steps, self._round, *new, self._wants_check]
-        header = [each for count in counts for each in (count, -count)]
-        agreed = self._maximum(self._padded([*header, *flags]))
+        agreed = self._group.maximum(self._message(kind, flags, new, check=self._wants_check))
         if agreed[_STEPS_AT] != -agreed[_STEPS_AT + 1]:
             raise UsageProblem(
                 f"The ranks are no longer together: this one has made {self._steps} optimizer steps, and the ranks "
@@ -355,16 +335,13 @@ class GradientAverager:
             )
         return agreed
 
-    def _padded(self, numbers: list[int]) -> list[int]:
+    def _message(
+        self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0), *, check: bool = False
+    ) -> list[int]:
+        counts = [kind, self._steps, self._round, *new, check]
+        numbers = [each for count in counts for each in (count, -count)] + list(flags)
         length = _HEADER + 2 * len(self._buckets()) + len(self._entries) + len(self._buffers)
         return numbers + [0] * (length - len(numbers))
-
-    def _maximum(self, numbers: Sequence[int]) -> list[int]:
-        message = torch.tensor(numbers, dtype=torch.int32, device="cpu")
-        with _naming_lost_ranks():
-            dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self._small)
-        found: list[int] = message.tolist()
-        return found
 
     def _reduce(self, agreed: Sequence[int]) -> None:
         buckets = self._buckets()
@@ -385,7 +362,8 @@ class GradientAverager:
             self._write_back(bucket, kinds)
         changed = agreed[2 * len(buckets) + len(self._entries) :]
         if any(changed):
-            self._share_buffers(changed)
+            self._group.broadcast([value for value, differs in zip(self._buffers.values(), changed) if differs])
+            self._buffers.note(changed)
         sections = {id(bucket.section): bucket.section for bucket in chosen}.values()
         for section in sections:
             section.rounds += 1
@@ -394,7 +372,7 @@ class GradientAverager:
             section.begin()
 
     def _wait_for(self, buckets: Iterable[Bucket]) -> None:
-        with _naming_lost_ranks():
+        with naming_lost_ranks():
             for bucket in buckets:
                 assert bucket.wait is not None
                 bucket.wait()
@@ -408,7 +386,7 @@ class GradientAverager:
                 gradient = parameter.grad
                 if kind and (kind == _SPARSE or bucket.is_sparse):
                     entry.sparse = True
-                    parameter.grad = self._averaged_sparse(parameter)
+                    parameter.grad = self._group.average_sparse(parameter)
                 elif kind and (gradient is None or gradient.requires_grad):
                     parameter.grad = bucket.views[number].clone()
                 elif kind:
@@ -421,88 +399,26 @@ class GradientAverager:
                 if gradient is not None:
                     setattr(gradient, _MARK, gradient._version)
 
-    def _averaged_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """The average of a sparse gradient, gathered on the CPU."""
-        gradient = parameter.grad
-        if gradient is None:
-            no_indices = torch.empty((1, 0), dtype=torch.int64, device="cpu")
-            no_rows = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device="cpu")
-            gradient = _sparse(no_indices, no_rows, parameter)
-        elif not gradient.is_sparse:
-            gradient = gradient.to_sparse(1)
-        gradient = gradient.detach().cpu().coalesce()
-        world_size = dist.get_world_size(self._small)
-        counts = torch.zeros(world_size, dtype=torch.int64, device="cpu")
-        counts[self._rank] = gradient._nnz()
-        with _naming_lost_ranks():
-            dist.all_reduce(counts, group=self._small)
-            most = int(counts.max())
-            indices = torch.zeros((gradient.sparse_dim(), most), dtype=torch.int64, device="cpu")
-            indices[:, : gradient._nnz()] = gradient.indices()
-            values = torch.zeros((most, *gradient.values().shape[1:]), dtype=gradient.dtype, device="cpu")
-            values[: gradient._nnz()] = gradient.values()
-            all_indices = [torch.empty_like(indices) for _ in range(world_size)]
-            all_values = [torch.empty_like(values) for _ in range(world_size)]
-            dist.all_gather(all_indices, indices, group=self._small)
-            dist.all_gather(all_values, values, group=self._small)
-        sizes = counts.tolist()
-        total = _sparse(
-            torch.cat([each[:, :size] for each, size in zip(all_indices, sizes)], dim=1),
-            torch.cat([each[:size] for each, size in zip(all_values, sizes)]),
-            parameter,
-        )
-        return (total.coalesce() / world_size).to(parameter.device)
-
     def _rearrange(self, section: Section) -> None:
         """Order the buckets by the arrival of gradients on the first rank; missing gradients are last."""
         came = {id(entry) for entry in section.order}
         current = [entry for bucket in section.buckets for entry in bucket.entries]
         wanted = section.order + [entry for entry in current if id(entry) not in came]
         numbers = torch.tensor([entry.number for entry in wanted], dtype=torch.int64, device="cpu")
-        with _naming_lost_ranks():
-            dist.broadcast(numbers, src=0, group=self._small)
+        self._group.broadcast([numbers])
         order = [self._entries[number] for number in numbers.tolist()]
         if order != current or any(entry.sparse != entry.bucket.is_sparse for entry in order if entry.bucket):
             section.arrange(order)
             self._number_buckets()
 
-    # Parameters and buffers
-
-    def _buffer_values(self) -> list[torch.Tensor]:
-        """The current buffers, which modules may have replaced.
-
-        Through `.data`: autograd must not count updates of a buffer that a graph has saved without using it.
-        """
-        return [module._buffers[name].data for module, name in self._buffers]
-
-    def _share_buffers(self, changed: Sequence[int]) -> None:
-        values = self._buffer_values()
-        self._broadcast([value for value, has_changed in zip(values, changed) if has_changed])
-        for number, has_changed in enumerate(changed):
-            if has_changed:
-                self._copies[number] = _copy(values[number])
-
-    def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Broadcast the first rank's values as bytes."""
-        for run in _runs(tensors):
-            group = self._small if run[0].device.type == "cpu" else None
-            packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
-            with _naming_lost_ranks():
-                dist.broadcast(packed, src=0, group=group)
-            start = 0
-            for each in run:
-                size = each.numel() * each.element_size()
-                part = packed[start : start + size].clone()  # aligned for its dtype
-                each.copy_(part.view(each.dtype).view(each.shape))
-                start += size
+    # Comparison of parameters
 
     def _compare_parameters(self) -> None:
         """Raises UsageProblem on all ranks for the first parameter that differs between them."""
         self._wants_check = False
         own = figures([entry.parameter for entry in self._entries], exact=self._is_uniform)
         bounds = torch.cat([own, -own])
-        with _naming_lost_ranks():
-            dist.all_reduce(bounds, op=dist.ReduceOp.MAX, group=self._small)
+        self._group.maximize(bounds)
         first = first_difference(bounds, exact=self._is_uniform)
         if first is None:
             return
@@ -523,15 +439,13 @@ class GradientAverager:
         """
         if self._closed or not self._entries:
             return True
-        counts = [_END, self._steps, self._round, 0, 0, 0]
-        header = [each for count in counts for each in (count, -count)]
-        message = torch.tensor(self._padded(header), dtype=torch.int32, device="cpu")
+        message = self._message(_END)
+        agreed = torch.tensor(message, dtype=torch.int32, device="cpu")
         try:
-            work = dist.all_reduce(message, op=dist.ReduceOp.MAX, group=self._small, async_op=True)
-            work.wait(timedelta(seconds=LAST_CHECK_S))
-        except RuntimeError:
+            self._group.maximize(agreed, LAST_CHECK_S)
+        except PeerLost:
             return False
-        if message[:_ROUND_AT].tolist() != header[:_ROUND_AT]:
+        if agreed[:_ROUND_AT].tolist() != message[:_ROUND_AT]:
             return False
         self._compare_parameters()
         return True
@@ -540,10 +454,7 @@ class GradientAverager:
 
     def average_value(self, value: torch.Tensor) -> torch.Tensor:
         """The mean of a small tensor over all ranks, on its device."""
-        total = value.detach().to("cpu", torch.float64, copy=True)
-        with _naming_lost_ranks():
-            dist.all_reduce(total, group=self._small)
-        return (total / dist.get_world_size(self._small)).to(value)
+        return self._group.mean(value)
 
     def times(self) -> tuple[float, float]:
         """(seconds of the last exchange in its step without waiting, seconds of waiting for other ranks).
@@ -556,18 +467,6 @@ class GradientAverager:
         return max(0.0, self._exchanged_s - self._waited_s), self._waited_s
 
 
-@contextmanager
-def _naming_lost_ranks() -> Iterator[None]:
-    """Convert errors of torch.distributed for a lost rank to PeerLost."""
-    try:
-        yield
-    except RolesError:
-        raise
-    except RuntimeError as error:
-        why = (str(error).splitlines() or ["its connection ended"])[0].rstrip(".")
-        raise PeerLost("another rank", "another host", why) from None
-
-
 def _parameters_of(optimizers: Iterable[Any]) -> Iterator[torch.nn.Parameter]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -576,41 +475,6 @@ def _parameters_of(optimizers: Iterable[Any]) -> Iterator[torch.nn.Parameter]:
 
 def _unique(parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
     return list({id(each): each for each in parameters}.values())
-
-
-def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return torch.sparse_coo_tensor(indices, values, tuple(like.shape), check_invariants=False)
-
-
-def _copy(value: torch.Tensor) -> torch.Tensor | None:
-    return value.clone() if value.device.type == "cpu" else None
-
-
-def _is_same(value: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Bitwise equality, so that an unchanged NaN is equal."""
-    if value.shape != copy.shape or value.dtype != copy.dtype:
-        return False
-    if torch.equal(value, copy):
-        return True
-    ours, theirs = (each.contiguous().reshape(-1).view(torch.uint8) for each in (value, copy))
-    return bool(torch.equal(ours, theirs))
-
-
-def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Non-empty tensors in runs of one device and at most BROADCAST_BYTES; larger tensors are separate runs."""
-    run: list[torch.Tensor] = []
-    size = 0
-    for each in tensors:
-        if not each.numel():
-            continue
-        more = each.numel() * each.element_size()
-        if run and (size + more > BROADCAST_BYTES or each.device != run[0].device):
-            yield run
-            run, size = [], 0
-        run.append(each)
-        size += more
-    if run:
-        yield run
 
 
 def _recorded() -> Any:

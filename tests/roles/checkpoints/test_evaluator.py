@@ -72,9 +72,9 @@ def test_it_scores_each_checkpoint_once_and_the_last_one_and_ends_with_the_train
     gang.launch(3, 0.05, every_s=0.8)
     ((code, output),) = gang.ended()
     assert code == 0, output
-    said, _ = evaluator.communicate(timeout=DEADLINE_S)
-    assert evaluator.returncode == 0, said
-    scored = [int(line) for line in said.splitlines()[1:]]
+    output, _ = evaluator.communicate(timeout=DEADLINE_S)
+    assert evaluator.returncode == 0, output
+    scored = [int(line) for line in output.splitlines()[1:]]
     assert scored == sorted(set(scored))
     assert scored[-1] == 45
     assert len(scored) >= 2
@@ -82,7 +82,7 @@ def test_it_scores_each_checkpoint_once_and_the_last_one_and_ends_with_the_train
     assert reported[-1]["step"] == 45
 
 
-def test_told_to_stop_it_scores_what_the_stopped_chief_saves_last_and_leaves_with_0(
+def test_after_sigterm_it_scores_the_last_checkpoint_of_the_stopped_chief_and_exits_with_0(
     start: Start, tmp_path: Path
 ) -> None:
     gang = Gang(start, tmp_path, 1)
@@ -97,9 +97,9 @@ def test_told_to_stop_it_scores_what_the_stopped_chief_saves_last_and_leaves_wit
     assert [evaluator.stdout.readline() for _ in range(2)] == ["10\n", "20\n"]
     evaluator.send_signal(signal.SIGTERM)
     write_checkpoint(gang.checkpoints, 30, 3.0)
-    said, _ = evaluator.communicate(timeout=DEADLINE_S)
-    assert evaluator.returncode == 0, said
-    assert said.split() == ["30"]
+    output, _ = evaluator.communicate(timeout=DEADLINE_S)
+    assert evaluator.returncode == 0, output
+    assert output.split() == ["30"]
 
 
 def test_checkpoints_come_in_order_with_their_weights_and_those_cleared_away_are_left_out(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_final_one_of_an_earlier_run_ends_nothing(tmp_path: Path) -> None:
     assert next(steps) == 10
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
     assert list(steps) == []
-    os.kill(os.getpid(), signal.SIGTERM)  # the process's group is signalled too, while it ends with 0
+    os.kill(os.getpid(), signal.SIGTERM)  # its process group gets the signal too, while it exits with 0
 
 
 def test_a_script_that_breaks_off_is_ended_by_sigterm_again(tmp_path: Path) -> None:

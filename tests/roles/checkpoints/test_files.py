@@ -38,7 +38,7 @@ def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_cut_short_save_is_cleared_away_only_when_nobody_has_written_to_it_for_an_hour(tmp_path: Path) -> None:
+def test_an_unfinished_save_is_deleted_only_after_an_hour_without_writes(tmp_path: Path) -> None:
     old, young = tmp_path / ".saving-step-000000000001-a-1", tmp_path / ".saving-step-000000000002-b-2"
     for folder in (old, young):
         folder.mkdir()
@@ -92,7 +92,7 @@ def test_a_server_s_newest_part_is_a_checkpoint_s_too(
         {"step": 20},
         {"step": 25},
     ]
-    left = files.part_path(tmp_path, "ps-0", 30).with_name(".saving-step-30.pt-1")  # of a server that was killed
+    left = files.part_path(tmp_path, "ps-0", 30).with_name(".saving-step-30.pt-1")  # left by a killed server
     left.write_bytes(b"half")
     os.utime(left, (0, 0))
     files.prune_parts(tmp_path, "ps-0", {20})

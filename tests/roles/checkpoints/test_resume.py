@@ -40,13 +40,13 @@ def uninterrupted(gang: Gang, program: Path = PROGRAM, how: Sequence[str] = ()) 
 def killed_somewhere_and_resumed(
     gang: Gang, kills: int, seed: int, program: Path = PROGRAM, how: Sequence[str] = ()
 ) -> list[str]:
-    """Killed, each time after some more checkpoints and at a random place in a step; then let go to its end."""
+    """Kill the run repeatedly, after some more checkpoints and at a random time in a step; then let it finish."""
     dice = random.Random(seed)
     for _ in range(kills):
         enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
         gang.launch(EPOCHS, 0.02, *how, every_s=0.1, program=program)
         gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023
-        time.sleep(dice.uniform(0, 0.1))  # anywhere in a step, or in a save
+        time.sleep(dice.uniform(0, 0.1))  # at any time in a step or save
         gang.kill()
     gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
     outputs = []
@@ -106,10 +106,10 @@ def test_what_is_cut_short_or_spoilt_is_passed_over_and_never_loaded(start: Star
     gang.launch(2, 0, every_s=600)
     ((code, output),) = gang.ended()
     assert code == 0, output
-    assert f"torchyard: the checkpoint {newest.folder} is passed over: optimizer.pt has" in output
-    assert f"torchyard: the checkpoint {second.folder} is passed over: model.pt cannot be read" in output
+    assert f"torchyard: the checkpoint {newest.folder} is ignored: optimizer.pt has" in output
+    assert f"torchyard: the checkpoint {second.folder} is ignored: model.pt cannot be read" in output
     assert f"resumed from {third.folder}" in output
-    assert files.complete(gang.checkpoints)[0].step == newest.step  # saved again, whole
+    assert files.complete(gang.checkpoints)[0].step == newest.step  # saved again and complete
 
 
 def test_another_models_checkpoint_is_refused_with_its_first_difference_on_all_ranks(
@@ -227,7 +227,7 @@ def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Sta
         assert code == 0, output
         assert re.search(r"torchyard: .* could not (be saved|save its own part).*the disk is full\.", output), output
         assert "trained to the end" in output
-        assert files.complete(gang.checkpoints)[0].step == 45  # there is room again
+        assert files.complete(gang.checkpoints)[0].step == 45  # the disk has space again
         assert not list(gang.checkpoints.glob(".saving-*"))
     finally:
         subprocess.run(["umount", "-l", str(gang.checkpoints)], check=True, timeout=60)

@@ -60,7 +60,7 @@ class Hosts:
         return self._start(RESUMABLE, self.folder / replica, str(EPOCHS), str(step_s), environment=environment)
 
     def steps(self, replica: str) -> list[int]:
-        """In the order in which they were taken; each has had the learning rate that is its own."""
+        """The steps in order, each with its learning rate."""
         (log,) = (self.folder / replica).glob("losses.*")
         lines = [line.split() for line in log.read_text().splitlines() if line.count(" ") == 3]
         for step, epoch, _, rate in lines:
@@ -104,7 +104,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     other.kill()
     other.wait(DEADLINE_S)
     saved, older, *_ = files.part_steps(own, "worker-1.0")
-    if spoilt:  # then the one before it is gone on from
+    if spoilt:  # then the run resumes from the checkpoint before
         files.part_path(own, "worker-1.0", saved).write_bytes(b"half a part")
         saved = older
     before = len(hosts.steps("worker-1"))
@@ -112,7 +112,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     output = output_of(other)
     for process in reversed(going_on):
         output_of(process)
-    if strategy == "hogwild":  # else the servers have it
+    if strategy == "hogwild":  # otherwise the servers have it
         assert f"the optimizer counts {EPOCHS * 8}" in output
     assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
 

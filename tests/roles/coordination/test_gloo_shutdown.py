@@ -18,7 +18,7 @@ def thread(tasks: Path, number: int, name: str, state: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer than any thread here may have to wait for its turn."""
+    """Longer than any thread waits for a core."""
     monkeypatch.setattr(gloo_shutdown, "SETTLE_S", 60.0)
 
 

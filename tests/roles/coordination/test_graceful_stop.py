@@ -76,7 +76,7 @@ def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(star
     environment = gang.environment(0, free_port(), 600)
     process = start(
         "-c",
-        # A session of its own, as the keeper gives every rank: SIGTERM goes to all that is in it.
+        # A separate session, as for ranks of a keeper, whose SIGTERM goes to the whole process group.
         f"import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, {str(program)!r}, {str(tmp_path)!r}])",
         environment=environment,
     )
@@ -109,7 +109,7 @@ def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, 
     time.sleep(ECHO_S + 0.1)
     assert process.poll() is None
 
-    def stop_again(_: float) -> None:  # a loaded machine may take the next for the echo of the first
+    def stop_again(_: float) -> None:  # on a loaded machine the next one may count as an echo of the first
         gang.stop()
         time.sleep(ECHO_S + 0.1)
 
@@ -166,7 +166,7 @@ def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: jo
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
-    """As while the chief evaluates after its last step, or writes its last checkpoint."""
+    """While the chief evaluates after its last step, or writes its last checkpoint."""
     process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output

@@ -47,7 +47,7 @@ def connect(served: Served) -> Iterator[Connect]:
 
 
 class Cable:
-    """Between clients and the store; it can be cut while a frame is under way."""
+    """A proxy between clients and the store, which can be cut within a frame."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -122,28 +122,28 @@ def test_one_client_serves_many_threads_while_one_of_them_waits(connect: Connect
     assert sorted(numbers) == list(range(1, 9))
 
 
-def test_who_waits_in_vain_is_told_for_what(connect: Connect) -> None:
+def test_a_timeout_names_the_missing_keys(connect: Connect) -> None:
     store = connect()
     store.set("there", b"")
-    with pytest.raises(StoreTimeout, match=r"Nobody has set gone in the join store within 0\.1 s"):
+    with pytest.raises(StoreTimeout, match=r"gone was not set in the join store within 0\.1 s"):
         store.wait(["there", "gone"], 0.1)
-    with pytest.raises(StoreTimeout, match="Nobody has set gone"):
+    with pytest.raises(StoreTimeout, match="gone was not set"):
         store.get("gone", 0.0)
 
 
-def test_only_one_of_those_who_compare_and_set_wins(connect: Connect) -> None:
+def test_only_one_compare_and_set_wins(connect: Connect) -> None:
     stores = [connect(f"worker-{number}") for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
         names = [b"worker-%d" % number for number in range(4)]
         won = set(pool.map(lambda store, name: store.compare_set("leader", None, name), stores, names))
     assert len(won) == 1
     [leader] = won
-    assert stores[0].compare_set("leader", b"somebody else", b"me") == leader
+    assert stores[0].compare_set("leader", b"another", b"me") == leader
     assert stores[0].compare_set("leader", leader, b"me") == b"me"
-    assert stores[0].compare_set("nobody", b"expected", b"me") == b""
+    assert stores[0].compare_set("not set", b"expected", b"me") == b""
 
 
-def test_every_change_of_a_watched_key_is_told_in_order(connect: Connect) -> None:
+def test_every_change_of_a_watched_key_is_delivered_in_order(connect: Connect) -> None:
     watcher, other = connect("worker-0"), connect("chief-0")
     other.set("save", b"before")
     seen: list[bytes] = []
@@ -164,10 +164,10 @@ def test_a_watcher_may_use_the_store_and_a_failing_one_stops_no_other(
     assert store.get("echo", 5.0) == b"one"
     store.set("save", b"two")
     wait_until(lambda: store.try_get("echo") == b"two")
-    assert "failed at news from the join store: ZeroDivisionError" in capsys.readouterr().err
+    assert "failed on a change in the join store: ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_second_watcher_of_a_key_hears_its_present_value(connect: Connect) -> None:
+def test_a_second_watcher_of_a_key_gets_its_current_value(connect: Connect) -> None:
     store = connect()
     first: list[bytes] = []
     second: list[bytes] = []
@@ -199,7 +199,7 @@ def test_a_broken_connection_is_made_again_and_nothing_is_done_twice(connect: Co
     with ThreadPoolExecutor(3) as pool:
         added = pool.submit(store.add, "count", 1)
         waiting = pool.submit(store.get, "later", 20.0)
-        wait_until(lambda: direct.try_get("count") == b"2")  # done there, and not answered here
+        wait_until(lambda: direct.try_get("count") == b"2")  # executed, but not answered
         cable.swallows_answers = False
         cable.cut()
         assert added.result() == 2
@@ -210,9 +210,7 @@ def test_a_broken_connection_is_made_again_and_nothing_is_done_twice(connect: Co
     wait_until(lambda: seen == [b"after the break"])
 
 
-def test_a_store_that_is_gone_is_told_to_all_who_wait(
-    served: Served, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_store_ends_all_waiting_calls(served: Served, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "RECONNECT_S", 1.0)
     store = connect()
     with ThreadPoolExecutor(1) as pool:
@@ -224,7 +222,7 @@ def test_a_store_that_is_gone_is_told_to_all_who_wait(
         store.set("a", b"")
 
 
-def test_closing_frees_who_waits_and_ends_the_threads(connect: Connect) -> None:
+def test_closing_ends_waiting_calls_and_the_threads(connect: Connect) -> None:
     store = connect()
     store.watch("a", lambda value: None)
     with ThreadPoolExecutor(1) as pool:
@@ -240,25 +238,25 @@ def test_a_wrong_key_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(store_module, "RECONNECT_S", 0.3)
     with pytest.raises(StoreLost, match="cannot be reached"):
         JoinStore.connect(served.address, bytes(32), "stranger-0")
-    assert "the caller does not know the run's secret" in served.said()
+    assert "the caller does not know the run's secret" in served.log()
 
 
 def test_the_exchange_key_opens_the_store_and_never_the_gang_link(served: Served) -> None:
-    """A rank that says it is a keeper is still a rank: the key decides, not the word."""
+    """The key decides what a caller may do, not its introduction: a rank cannot pose as a keeper."""
     for key, welcome in ((KEY, {"store": "ready"}), (SECRET, {"keeper": "b"})):
         link = store_module._Link(served.host_and_port, key, {"host": "b", "got": 0}, time.monotonic() + 5)
         assert link.welcome == welcome
         link.close()
 
 
-def test_silent_strangers_block_nobody(served: Served, connect: Connect) -> None:
+def test_silent_callers_delay_no_other(served: Served, connect: Connect) -> None:
     silent = [socket.create_connection(served.host_and_port) for _ in range(20)]
     began = time.monotonic()
     connect().set("a", b"1")
     assert time.monotonic() - began < 4.5, "before the first of them is turned away"
     silent[0].settimeout(60)
     assert len(silent[0].recv(1000)) == authenticated_transport.HELLO_BYTES
-    assert silent[0].recv(1000) == b""  # turned away after five seconds
+    assert silent[0].recv(1000) == b""  # closed after five seconds
     for one in silent:
         one.close()
 
@@ -304,7 +302,7 @@ def test_a_reader_that_takes_nothing_is_dropped_and_the_store_stays_small(served
     link.close()
 
 
-def test_the_environment_says_where_the_store_is(served: Served) -> None:
+def test_the_environment_has_the_address_of_the_store(served: Served) -> None:
     with pytest.raises(EnvironmentProblem, match="downpour needs the run's join store"):
         JoinStore.of(Environment(strategy="downpour"))
     store = JoinStore.of(Environment(replica="ps-0", role="ps", rank=None, store=served.address, key=KEY))

@@ -71,7 +71,7 @@ def test_trainers_with_the_same_model_agree(served: Served) -> None:
     assert met(served, 1, [linear(), linear(), linear()]) == [None, None, None]
 
 
-def test_a_worker_whose_model_differs_says_so_and_nobody_begins(served: Served) -> None:
+def test_a_worker_whose_model_differs_raises_and_no_trainer_begins(served: Served) -> None:
     chief, differs, equal = met(served, 2, [linear(inputs=32), linear(), linear(inputs=32)], 2.0, worker_0=60.0)
     assert isinstance(differs, UsageProblem)
     assert differs.message == (
@@ -83,7 +83,7 @@ def test_a_worker_whose_model_differs_says_so_and_nobody_begins(served: Served) 
 
 def test_a_worker_that_never_comes_is_named_after_the_deadline(served: Served) -> None:
     with closing(JoinStore.connect(served.address, KEY, TRAINERS[2], 2)) as store:
-        store.set("agree/trainers/3/met/2", b"")  # the other one's word: its own thread might bring it too late
+        store.set("agree/trainers/3/met/2", b"")  # in place of the other rank, whose thread might be too late
     chief, _, worker = met(served, 3, [linear(), None, linear()], within_s=1.0)
     assert str(chief) == "worker-0 did not call distribute() within 1 s."
     assert isinstance(worker, StoreTimeout)
@@ -110,7 +110,7 @@ def test_the_optimizer_is_part_of_it() -> None:
     assert difference(sgd, adam) == "the optimizer is SGD here and Adam there"
 
 
-def test_frozen_surplus_and_reordered_parameters_are_told_apart() -> None:
+def test_frozen_surplus_and_reordered_parameters_are_differences() -> None:
     one, two = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     two.bias.requires_grad_(False)
     optimizers = [torch.optim.SGD(model.parameters(), lr=1.0) for model in (one, two)]

@@ -65,7 +65,7 @@ def test_shards_are_within_an_element_of_their_due(weights: tuple[float, ...] | 
         shares = weights or (1.0, 1.0, 1.0)
         assert sum(sizes) == layout.bytes
         for size, share in zip(sizes, shares, strict=True):
-            assert abs(size - layout.bytes * share / sum(shares)) <= 8  # an element of float64 at the most
+            assert abs(size - layout.bytes * share / sum(shares)) <= 8  # at most one element of float64
 
 
 def test_whole_parameters_are_within_one_of_them_of_balance() -> None:
@@ -92,8 +92,8 @@ def test_an_exchange_behind_computing_has_few_chunks() -> None:
         return len(layout.chunks(servers, layout.chunk_bytes_behind_computing(servers)))
 
     assert count(2_500_000, 2) == 2 * 8  # 10 MB
-    assert count(100_000, 1) == 2  # of 256 KiB at least
-    assert count(100_000_000, 1) == 96  # of 4 MiB at most
+    assert count(100_000, 1) == 2  # at least 256 KiB each
+    assert count(100_000_000, 1) == 96  # at most 4 MiB each
 
 
 def test_shared_parameters_count_once_and_frozen_ones_not_at_all() -> None:

@@ -45,11 +45,11 @@ def peer_of(listener: socket.socket) -> Peer:
 
 @pytest.fixture
 def ends(listener: socket.socket) -> Iterator[Ends]:
-    """(the caller's end, the listener's)"""
+    """(the caller's connection, the listener's)"""
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, 5)
-        accepted, said = Connection.accept(listener.accept()[0], KEY)
-        assert said == {"name": "worker-3"}
+        accepted, introduction = Connection.accept(listener.accept()[0], KEY)
+        assert introduction == {"name": "worker-3"}
         accepted.answer({"version": 7})
         caller, answer = calling.result(5)
     assert answer == {"version": 7}
@@ -90,7 +90,7 @@ def test_large_tensors_pass_each_other_in_both_directions(ends: Ends) -> None:
         assert all(torch.equal(received, sent) for received in pool.map(exchange, ends))
 
 
-def test_no_tensor_and_an_empty_one_are_told_apart_and_a_payload_can_be_passed_over(ends: Ends) -> None:
+def test_no_tensor_differs_from_an_empty_one_and_a_payload_can_be_discarded(ends: Ends) -> None:
     caller, accepted = ends
     caller.send({"number": 1})
     caller.send({"number": 2}, torch.empty(0))
@@ -176,7 +176,7 @@ def test_another_size_or_dtype_is_refused_before_a_byte_is_received(ends: Ends, 
     assert (expected == 7).all()
 
 
-def test_a_caller_with_another_key_is_refused_and_both_are_told(listener: socket.socket) -> None:
+def test_a_caller_with_another_key_is_refused_and_both_ends_raise(listener: socket.socket) -> None:
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), os.urandom(32), {"name": "x"}, 60)
         with pytest.raises(ProtocolError, match=r"the caller does not know the run's secret"):
@@ -226,14 +226,14 @@ def test_a_header_over_the_limit_is_not_sent(ends: Ends) -> None:
         ends[0].send({"text": "x" * MAX_HEADER})
 
 
-def test_nobody_listening_is_a_lost_peer_by_name_after_the_deadline() -> None:
+def test_a_peer_that_does_not_listen_is_lost_by_name_after_the_deadline() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(PeerLost, match=r"^ps-2 on 127.0.0.1 is gone: connection refused\.$"):
             Connection.connect(Peer("ps-2", *bound.getsockname()), KEY, {}, 0.3)
 
 
-def test_a_peer_that_ends_is_named_and_closing_wakes_who_waits(ends: Ends) -> None:
+def test_a_peer_that_ends_is_named_and_closing_wakes_a_waiting_thread(ends: Ends) -> None:
     caller, accepted = ends
     caller.close()
     with pytest.raises(PeerLost, match=r"worker-3 on 127.0.0.1 is gone: it closed the connection"):
@@ -254,7 +254,7 @@ def is_shut_down(connection: Connection) -> bool:
 def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number may be the next connection's before that thread goes on."""
+    """The descriptor may belong to the next connection before that thread continues."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
     send_all = socket_io.send_all

@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 @dataclass
 class Output:
-    """Not a structure that torch looks into."""
+    """A container that torch does not traverse."""
 
     logits: torch.Tensor
 
@@ -114,7 +114,7 @@ def by_hand(model: Net, rank: int, step: int) -> None:
 
 
 def some_ranks(model: Net, rank: int, step: int) -> None:
-    """Each uses other parameters."""
+    """Each rank uses other parameters."""
     hidden = model.encoder(batch(rank, step))
     head = model.spare if (rank + step) % 3 == 0 else model.head
     head(hidden).square().mean().backward()
@@ -247,7 +247,7 @@ def average(models: list[nn.Module]) -> None:
 
 
 def trained(cluster: ty.Cluster, scenario: Scenario) -> float:
-    torch.manual_seed(5 + cluster.rank)  # the chief's parameters are those of all
+    torch.manual_seed(5 + cluster.rank)  # all ranks start from the chief's parameters
     model = scenario.build()
     optimizers = scenario.optimizers(model)
     torch.manual_seed(5)
@@ -338,7 +338,7 @@ def line_search(cluster: ty.Cluster) -> float:
 
 
 def copies(cluster: ty.Cluster) -> float:
-    """Copied, averaged, saved, compiled; evaluated by the chief alone; the copies train on their own."""
+    """The model is copied, averaged, saved, compiled, and evaluated by the chief alone; the copies train separately."""
     torch.manual_seed(11)
     model = Net()
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -357,7 +357,7 @@ def copies(cluster: ty.Cluster) -> float:
     assert type(model) is Net
     apart = difference(model, loaded["model"])
     for each in (copy.deepcopy(model), loaded["model"], loaded["averaged"].module):
-        each.loss(batch(cluster.rank, 9)).backward()  # exchanges nothing: only this rank's
+        each.loss(batch(cluster.rank, 9)).backward()  # exchanges nothing: the gradients stay local
     if cluster.is_chief:
         model.eval()
         with torch.no_grad():
@@ -372,7 +372,7 @@ if __name__ == "__main__":
     cluster = ty.join()
     special = {"two optimizers that take turns": gan, "a line search": line_search, "copies": copies}
     for name in sys.argv[1:] or [*SCENARIOS, *special]:
-        if found:  # each a run of its own, in the same torch world
+        if found:  # each is a separate run in the same torch world
             cluster = type(cluster)(cluster._environment, choose(read(os.environ)), torch.device("cpu"))
         found[name] = special[name](cluster) if name in special else trained(cluster, SCENARIOS[name])
         cluster._strategy.finish()

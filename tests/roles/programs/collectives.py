@@ -11,7 +11,7 @@ import torchyard_roles as ty
 
 if "defaults" in sys.argv:
     torch.set_default_dtype(torch.float64)
-    torch.set_default_device("meta")  # a tensor made without a device of its own would hold nothing
+    torch.set_default_device("meta")  # a tensor without an explicit device would have no values
 strategy = None
 if "own" in sys.argv:
     from torchyard_roles.data_loader import DataShare
@@ -28,8 +28,8 @@ if "own" in sys.argv:
 
 
 def metric(samples: int) -> list[float]:
-    """[the mean over all samples, how many there were] by an evaluation that is shared out."""
-    torch.set_default_device(None)  # DataLoader itself draws a number there
+    """[mean over all samples, number of samples] of an evaluation that is divided among the trainers."""
+    torch.set_default_device(None)  # DataLoader draws a random number on the default device
     test = torch.utils.data.TensorDataset(torch.arange(samples, dtype=torch.float64, device="cpu") ** 2)
     total, count = 0.0, 0
     for (batch,) in cluster.loader(test, batch_size=2, evaluation=True):

@@ -3,7 +3,7 @@
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 
 FOLDER/<rank> holds the number of updates that have begun, so that a process that is killed has made no more than that.
-FOLDER/known.<rank> holds the number of updates done and the most that a parameter has then. Both are replaced as a
+FOLDER/values.<rank> holds the number of updates done and the most that a parameter has then. Both are replaced as a
 whole: a reader never meets an empty file, which would read as no updates at all.
 Prints the smallest and largest parameter after leave(), and the sum of a frozen parameter and a buffer that start from
 the rank: of the chief's, 0. Trains until FOLDER/enough is there, if that is sooner.
@@ -24,7 +24,7 @@ def main() -> None:
     spoilt = set(map(int, sys.argv[4:]))
     cluster = ty.join()
     model = torch.nn.Linear(1000, 1, dtype=torch.float64)
-    torch.nn.init.constant_(model.weight, float(cluster.rank))  # of which the chief's, 0, is what counts
+    torch.nn.init.constant_(model.weight, float(cluster.rank))  # all start from the chief's value, 0
     torch.nn.init.constant_(model.bias, float(cluster.rank))
     model.frozen = torch.nn.Parameter(torch.full((3,), float(cluster.rank)), requires_grad=False)
     model.register_buffer("seen", torch.full((2,), float(cluster.rank)))
@@ -38,13 +38,13 @@ def main() -> None:
         loss.backward()
         replace(folder / str(cluster.rank), str(update + 1))
         optimizer.step()
-        replace(folder / f"known.{cluster.rank}", f"{update + 1} {model.weight.max().item()}\n")
+        replace(folder / f"values.{cluster.rank}", f"{update + 1} {model.weight.max().item()}\n")
         time.sleep(pause_s)
     cluster.leave()
-    values = torch.cat([parameter.detach().flatten() for parameter in model.parameters() if parameter.requires_grad])
+    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters() if parameter.requires_grad])
     rest = (model.frozen.sum() + model.seen.sum()).item()
-    said = {"rank": cluster.rank, "least": values.min().item(), "most": values.max().item(), "rest": rest}
-    print(json.dumps(said), flush=True)
+    result = {"rank": cluster.rank, "least": flat.min().item(), "most": flat.max().item(), "rest": rest}
+    print(json.dumps(result), flush=True)
 
 
 def replace(path: Path, text: str) -> None:

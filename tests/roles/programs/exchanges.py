@@ -15,27 +15,27 @@ PORT = 29600
 KEY = bytes(range(32))
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, flush=True)
 
 
-def tell_of_losses(client: ReduceClient) -> None:
-    """Says who is lost once nothing can be exchanged any more, be there something in exchange or not."""
+def report_loss(client: ReduceClient) -> None:
+    """Print the name of the lost peer as soon as the exchange fails, also between two steps."""
     client.failed.wait()
     error = client.failure
     assert isinstance(error, PeerLost)
-    say(f"lost: {error.name}")
+    print_line(f"lost: {error.name}")
 
 
 def work(plan: dict) -> None:
     peers = [Peer(f"reducer-{number}", address, PORT) for number, address in enumerate(plan["reducers"])]
     world = len(plan["workers"])
     client = ReduceClient(peers, [1] * len(peers), KEY, plan["number"], world, reconnect_s=0)
-    telling = threading.Thread(target=tell_of_losses, args=(client,), daemon=True)
-    telling.start()
+    reporter = threading.Thread(target=report_loss, args=(client,), daemon=True)
+    reporter.start()
     gradients = torch.full((plan["bytes"] // 4,), float(plan["number"] + 1))
     step = 0
-    say("ready")
+    print_line("ready")
     for line in sys.stdin:
         for _ in range(int(line.split()[1])):
             step += 1
@@ -43,10 +43,10 @@ def work(plan: dict) -> None:
             try:
                 client.reduce(flat, step, 0).result()
             except PeerLost:
-                telling.join()
+                reporter.join()
                 return
             assert flat.min().item() == flat.max().item() == world * (world + 1) / 2
-        say("summed")
+        print_line("summed")
 
 
 if __name__ == "__main__":
@@ -57,4 +57,4 @@ if __name__ == "__main__":
     else:
         number = plan["number"]
         Reducer(listen(plan["reducers"][number], PORT), KEY, f"reducer-{number}").start()
-        sys.stdin.read()  # until the test is over
+        sys.stdin.read()  # until the test ends

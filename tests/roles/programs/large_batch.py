@@ -37,7 +37,7 @@ def descend(
     batches: torch.utils.data.DataLoader,
     clip: Callable[[float], torch.Tensor] | None,
 ) -> list[float]:
-    """The norms before clipping."""
+    """Train; returns the norms before clipping."""
     norms: list[float] = []
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.5)
     steps = 0

@@ -24,7 +24,7 @@ def train() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
-    torch.manual_seed(rank)  # DDP starts all from rank 0's parameters all the same
+    torch.manual_seed(rank)  # DDP starts all ranks from the parameters of rank 0
     model = DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     inputs, targets = batch(rank)
@@ -49,8 +49,8 @@ def train() -> None:
     }
     dist.destroy_process_group()
     print(json.dumps(seen), flush=True)
-    # Gloo's threads outlive the group (torch 2.13): one that still frees the last gather's tensors while the
-    # interpreter winds down aborts a process that has done all its work, under torchrun as well as here.
+    # Gloo's threads outlive the group (torch 2.13). One that still frees tensors of the last gather during the
+    # interpreter's shutdown aborts the process, under torchrun as well as here.
     time.sleep(0.5)
 
 

@@ -17,7 +17,7 @@ SAMPLES = 60
 
 
 class Noisy(torch.utils.data.Dataset):
-    """Its samples are drawn with noise, as an augmentation does it."""
+    """Samples with random noise, like an augmentation."""
 
     def __init__(self) -> None:
         self.inputs = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(1))

@@ -1,8 +1,8 @@
 """A script for every role: train the given number of steps, and print the result as JSON.
 
-served.py STEPS [PAUSE_S [STEP FILE]]
+    served.py STEPS [PAUSE_S [STEP FILE]]
 
-After STEP it goes no further before FILE is there.
+After STEP it waits until FILE exists. A server or reducer takes no arguments: it does not return from join().
 """
 
 import json
@@ -15,7 +15,7 @@ import torch
 import torchyard_roles as ty
 
 if __name__ == "__main__":
-    cluster = ty.join()  # a server does not return from here
+    cluster = ty.join()
     torch.manual_seed(cluster.rank)
     model = torch.nn.Linear(64, 32)
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))

@@ -27,6 +27,6 @@ if __name__ == "__main__":
         loss.backward()
         optimizer.step()
         before, stepped_at = stepped_at, time.monotonic()
-        told = cluster._progress.take(cluster._strategy.statistics())
-        found.append({**told, "took_s": stepped_at - before})
+        metrics = cluster._progress.take(cluster._strategy.statistics())
+        found.append({**metrics, "took_s": stepped_at - before})
     print(json.dumps(found), flush=True)

@@ -1,7 +1,7 @@
 """Fork one replica after the other on a lab host, since importing torch takes seconds.
 
-Each line of its stdin is a JSON object: {"environment": {...}} for a replica. A trainer trains WARM_UP steps, says
-`ready`, takes as many further steps as the next line says, says `done`, and leaves after one line more.
+Each line of its stdin is a JSON object: {"environment": {...}} for a replica. A trainer makes WARM_UP steps, prints
+`ready`, makes the number of further steps in the next line, prints `done`, and leaves after one more line.
 """
 
 import json
@@ -20,7 +20,7 @@ from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
 WARM_UP = 9
-"""A multiple of 4, and one: an exchange that is due every 4 steps has begun."""
+"""A multiple of 4, plus 1: an exchange that is due every 4 steps has begun."""
 ELEMENTS = 1_000_000
 STEP_S = 0.08
 
@@ -37,7 +37,7 @@ def line() -> str:
 
 
 def wait_for_exchanges(strategy: Any) -> None:
-    """Of strategies that go on with the next step meanwhile."""
+    """Wait for the exchange of strategies that overlap it with the next step."""
     if isinstance(strategy, ParameterServerStrategy) and strategy.pairs[0]._exchange is not None:
         strategy.pairs[0]._exchange.wait()
     if isinstance(strategy, Hogwild):

@@ -42,10 +42,10 @@ def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
         assert result["norms_differ"] < 1e-4
     assert result["world_size"] == workers
     assert result["difference"] <= tolerance
-    assert not any(others)  # DDP has no word on parameters that are all used
+    assert not any(others)  # no warning by DDP about unused parameters
 
 
-def test_any_model_trains_alike_on_all_ranks_and_nothing_is_said_of_its_unused_parameters(runs: Runs) -> None:
+def test_any_model_trains_alike_on_all_ranks_without_warnings_about_unused_parameters(runs: Runs) -> None:
     """Shared, frozen, never used, sometimes used by one rank, two dtypes, a buffer."""
     outputs = runs.topology(2, 0).outputs("reduced.py")
     for output in outputs:
@@ -77,7 +77,7 @@ def check_shares(outputs: list[str], workers: int) -> None:
     assert seen[0]["epochs"][0] != seen[0]["epochs"][1]
     assert len({each["weight"] for each in seen}) == 1
     for each in seen:
-        assert each["names"] == ["0.bias", "0.weight"]  # and not module.0.bias
+        assert each["names"] == ["0.bias", "0.weight"]  # without the prefix of a wrapper
         assert each["layers"] == [1, "Linear", True, True]
         assert each["same_method"]
         assert not each["group_after"]
@@ -138,7 +138,7 @@ def test_a_worker_that_dies_of_an_exception_takes_the_others_along_at_once(start
     output, _ = failing.communicate(timeout=DEADLINE_S)
     assert failing.returncode == 1
     assert "ValueError: the third step fails" in output
-    chief.communicate(timeout=60)  # it hears of it by its connection, not by a timeout of many minutes
+    chief.communicate(timeout=60)  # the closed connection ends it, not a timeout of many minutes
     assert chief.returncode == 1
     steps = [metrics["step"] for replica, _, metrics in keeper.received() if replica == "worker-1"]
     assert steps[-1] == 2

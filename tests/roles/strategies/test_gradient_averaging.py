@@ -22,7 +22,7 @@ pytestmark = pytest.mark.train
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_every_gradient_is_averaged_however_it_was_computed(runs: Runs, workers: int) -> None:
-    """Against one process that computes the batches of all ranks, in double precision."""
+    """Compared with one process that computes the batches of all ranks, in double precision."""
     outputs = runs.topology(workers, 0).outputs("averaged.py")
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert len(found[0]) == 17
@@ -71,7 +71,7 @@ def test_a_pass_that_is_broken_off_before_anything_was_sent_may_be_left_out(runs
 
 
 def test_a_rank_that_runs_out_of_batches_ends_all(runs: Runs) -> None:
-    """The one with fewer steps waits for the others at its end, and all are told."""
+    """The rank with fewer steps waits for the others at its end, and all raise the error."""
     first, last = runs.topology(2, 0).train("diverges.py", "fewer steps")
     output, _ = first.communicate(timeout=DEADLINE_S)
     assert first.returncode == 1

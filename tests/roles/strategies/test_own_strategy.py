@@ -50,7 +50,7 @@ def take_the_mean(models: list[torch.nn.Module]) -> None:
             parameter.copy_(mean)
 
 
-def test_the_example_does_what_its_definition_says(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_matches_its_definition(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
     workers = [json.loads(output) for output in train(PROGRAM, 2)]
     before, after = alone(workers)
@@ -72,7 +72,7 @@ def test_it_is_refused_where_servers_or_groups_would_wait_in_vain(kind: str) -> 
         registry.choose(Environment(strategy=kind, world_size=2), own)
 
 
-def test_who_does_not_train_takes_no_part_in_it() -> None:
+def test_processes_that_do_not_train_take_no_part_in_it() -> None:
     for environment in (Environment(role="evaluator", rank=None, world_size=2), Environment(world_size=1)):
         assert isinstance(registry.choose(environment, own), SingleProcess)
 

@@ -257,14 +257,14 @@ def test_a_strategy_of_a_later_version_is_named(joined: ty.Cluster, monkeypatch:
         ty.join()
 
 
-def test_a_trainer_that_has_no_server_to_go_to_is_told(joined: ty.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_without_servers_raises(joined: ty.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     joined.leave()
     monkeypatch.setenv("TORCHYARD_STRATEGY", "downpour")
     with pytest.raises(ty.EnvironmentProblem, match="downpour needs parameter servers, but none take part"):
         ty.join()
 
 
-def test_workers_that_do_not_know_where_to_meet_are_told(joined: ty.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_without_a_rendezvous_raise(joined: ty.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     joined.leave()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -339,7 +339,7 @@ strategy.abandon = lambda: print("abandoned", flush=True)
 
 @pytest.mark.parametrize("leave", ["", "cluster.leave()", "with cluster: pass"], ids=["at exit", "call", "with"])
 def test_a_script_that_fails_in_leaving_ends_its_connections(start: Start, leave: str) -> None:
-    """Else the other workers would hear only that this one is gone, and not because of whom."""
+    """Otherwise the other workers would get this worker's loss instead of its cause."""
     process = start("-c", LEAVE_FAILS + leave)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1

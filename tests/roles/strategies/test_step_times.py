@@ -49,32 +49,30 @@ def arguments() -> tuple[str, str, str]:
 def check_sums(ranks: list[list[dict[str, Any]]]) -> None:
     for steps in ranks:
         assert "compute_s" not in steps[0] or steps[0]["compute_s"] > 0  # the first warms up
-        parts = [[told[name] for name in ("compute_s", "exchange_s", "wait_s")] for told in steps[1:]]
+        parts = [[metrics[name] for name in ("compute_s", "exchange_s", "wait_s")] for metrics in steps[1:]]
         assert min(map(min, parts)) >= 0
         assert sum(map(sum, parts)) == pytest.approx(took(steps), rel=0.1)
 
 
 def took(steps: list[dict[str, Any]]) -> float:
     """By the script's own clock. All together: what it reads late of one step on a busy machine, the next has less."""
-    return sum(told["took_s"] for told in steps[1:])
+    return sum(metrics["took_s"] for metrics in steps[1:])
 
 
 def check_in_step(ranks: list[list[dict[str, Any]]]) -> None:
-    """The others wait for the slow one, which waits for nobody."""
+    """The others wait for the slow one, which does not wait."""
     check_sums(ranks)
     last = [steps[-1] for steps in ranks]
-    for rank, told in enumerate(last):
+    for rank, metrics in enumerate(last):
         if rank == SLOW:
-            assert told["compute_s"] > LONGER_S
-            assert told["wait_s"] < LONGER_S / 2
+            assert metrics["compute_s"] > LONGER_S
+            assert metrics["wait_s"] < LONGER_S / 2
         else:
-            assert told["wait_s"] > LONGER_S / 2
+            assert metrics["wait_s"] > LONGER_S / 2
 
 
 @pytest.mark.parametrize(("workers", "reducers"), [(2, 0), (3, 3), (3, 1)], ids=["ring", "reducers", "mixed"])
-def test_who_computes_longer_is_waited_for_by_the_others_of_an_all_reduce(
-    runs: Runs, workers: int, reducers: int
-) -> None:
+def test_ranks_of_an_all_reduce_wait_for_the_slowest(runs: Runs, workers: int, reducers: int) -> None:
     outputs = runs.topology(workers, reducers).outputs("timed.py", *arguments())
     check_in_step([json.loads(output.splitlines()[-1]) for output in outputs])
 
@@ -89,12 +87,12 @@ def test_servers_say_how_long_they_waited_for_the_last_of_a_group(start: Start, 
     output_of(server)
     if groups == 1:
         check_in_step(ranks)
-    else:  # nobody waits for another group
+    else:  # no group waits for another
         check_sums(ranks)
         assert all(steps[-1]["wait_s"] < LONGER_S / 2 for steps in ranks)
 
 
-def test_groups_of_hogwild_wait_for_nobody_and_the_ranks_of_one_for_each_other(start: Start, store: Served) -> None:
+def test_groups_of_hogwild_do_not_wait_but_the_ranks_of_one_group_do(start: Start, store: Served) -> None:
     workers = Groups(start, store, 2, 1).start_all(PROGRAM, *arguments())
     ranks = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     check_in_step(ranks[:2])
@@ -104,8 +102,8 @@ def test_groups_of_hogwild_wait_for_nobody_and_the_ranks_of_one_for_each_other(s
 
 def test_alone_all_of_a_step_is_computing(start: Start) -> None:
     (steps,) = [json.loads(output_of(start(PROGRAM, "4", "0", "0.02")))]
-    assert sum(told["compute_s"] for told in steps[1:]) == pytest.approx(took(steps), rel=0.1)
-    assert not any("exchange_s" in told for told in steps)
+    assert sum(metrics["compute_s"] for metrics in steps[1:]) == pytest.approx(took(steps), rel=0.1)
+    assert not any("exchange_s" in metrics for metrics in steps)
 
 
 def test_the_example_of_a_strategy_of_ones_own_reports_its_exchange(
@@ -120,19 +118,19 @@ from local_sgd import LocalSgd
 cluster = ty.join(strategy=LocalSgd)
 model = torch.nn.Linear(64, 64)
 model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
-told = []
+metrics = []
 for step in range(18):
     model(torch.ones(1, 64)).sum().backward()
     optimizer.step()
-    told.append(cluster._progress.take(cluster._strategy.statistics()))
-print(json.dumps(told))
+    metrics.append(cluster._progress.take(cluster._strategy.statistics()))
+print(json.dumps(metrics))
 """
     port = free_port()
     workers = [start("-c", code, environment=trainer_environment(rank, 2, port)) for rank in range(2)]
     for worker in workers:
         steps = json.loads(output_of(worker).splitlines()[-1])
-        assert [number for number, told in enumerate(steps) if told["exchange_s"] > 0] == [8, 16]
-        assert all(told["compute_s"] > 0 for told in steps[1:])
+        assert [number for number, metrics in enumerate(steps) if metrics["exchange_s"] > 0] == [8, 16]
+        assert all(metrics["compute_s"] > 0 for metrics in steps[1:])
 
 
 @pytest.mark.gpu

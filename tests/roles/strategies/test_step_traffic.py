@@ -24,7 +24,7 @@ BYTES = 4_000_000
 PORT = 29500
 QUIET_S = 0.3
 SILENCE = 20_000
-"""Bytes between two looks that say nothing of an exchange: words to a join store, ARP."""
+"""Bytes between two samples that belong to no exchange, such as requests to a join store or ARP."""
 
 
 class Site:

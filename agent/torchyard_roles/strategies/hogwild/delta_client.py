@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 import torch
 
 from torchyard_roles.errors import PeerLost
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.strategies.hogwild.delta_server import (
-    SERVICE,
-    Holdings,
-    View,
-    empty_chunks,
-    numbers,
-    receive_chunks,
-    send_chunks,
-)
+from torchyard_roles.strategies.hogwild.delta_server import SERVICE, Holdings, numbers, receive_chunks, send_chunks
+from torchyard_roles.strategies.hogwild.shard_copy import View, empty_chunks
 
 ATTEMPT_S = 1.0
 SHORT_S = 0.3
@@ -48,19 +42,16 @@ class Calls:
         self._holdings.find(group, peer.name)
         return connection
 
-    def ask(self, group: int, header: dict[str, Any], deadline_s: float = ATTEMPT_S) -> dict[str, Any]:
-        """The answer to a request without tensors. Raises PeerLost."""
-        return self.tell(group, header, [], deadline_s)
-
-    def tell(
-        self, group: int, header: dict[str, Any], tensors: list[torch.Tensor], deadline_s: float = ATTEMPT_S
+    def ask(
+        self, group: int, header: dict[str, Any], deadline_s: float = ATTEMPT_S, tensors: Sequence[torch.Tensor] = ()
     ) -> dict[str, Any]:
-        """The answer to a request with one tensor per chunk. Raises PeerLost."""
+        """The answer to a request, which may have one tensor per chunk. Raises PeerLost."""
         with closing(self.connect(group, deadline_s)) as connection:
             connection.send(header)
             send_chunks(connection, tensors)
             answer = connection.receive()
-            connection.send({"op": "bye"})
+            with suppress(PeerLost):  # the answer counts
+                connection.send({"op": "bye"})
             return answer
 
     def view(self, group: int, shard: int) -> View | None:

@@ -23,34 +23,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.listener import Admission, Connections
-from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
+from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
+from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty_chunks
 
 SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
 """Dtypes that are summed in float32, since small deltas would be lost by rounding."""
 IN_TRANSIT = -1
 """In place of a host: the master is being transferred."""
-
-
-class View(NamedTuple):
-    """The value of a master at a version, with the last applied exchange of each group."""
-
-    version: int
-    applied: dict[int, int]
-    values: list[torch.Tensor]
-    """One flat tensor per chunk."""
-
-
-def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
-    """Flat tensors on the CPU, one per chunk."""
-    return [torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype)) for chunk in chunks]
 
 
 class Master:
@@ -85,14 +72,6 @@ class Master:
             tensor.copy_(total)
 
 
-class Copy(Protocol):
-    """A group's copy of a shard, as other groups read it (`shard_copy.ShardCopy`)."""
-
-    version: int
-
-    def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]: ...
-
-
 class Holdings:
     """A group's state, shared by its threads: addresses of groups, hosts of shards, and its own masters.
 
@@ -117,7 +96,7 @@ class Holdings:
         self._generations = [0] * len(peers)
         self.rest: Callable[[], torch.Tensor] | None = None
         """Returns the frozen parameters and buffers as bytes. All groups start with the chief's."""
-        self.copies: list[Copy] = []
+        self.copies: list[ShardCopy] = []
         """This group's copies, one per shard; filled before `lineage` is set."""
 
     def move(self, shard: int, group: int) -> None:
@@ -167,7 +146,7 @@ class Holdings:
             if group in self.gone or group in self.ended or error.name != self.peers[group].name:
                 return
             self.gone[group] = time.monotonic()
-        log(self.name, f"{error.message} Training goes on; what is due to worker group {group} waits for it.")
+        log(self.name, f"{error.message} Training continues; exchanges with worker group {group} wait for it.")
 
     def meet(self, group: int, peer: Peer, generation: int) -> None:
         """Store the address of a group, which changes if its host is lost."""
@@ -322,8 +301,10 @@ class DeltaServer:
                 else:
                     connection.send({"empty": True})  # restarted: it must recover first
             elif operation == "ended":
-                self._holdings.end(group, generation)
+                # The answer comes first: once all have ended, the chief closes its connections, and a caller without an
+                # answer would repeat its request until its time limit.
                 connection.send({})
+                self._holdings.end(group, generation)
             elif operation == "rest":
                 connection.send({}, self._holdings.rest() if self._holdings.rest is not None else None)
             elif operation == "about":
@@ -369,7 +350,7 @@ def send_value(
     send_chunks(connection, tensors)
 
 
-def send_chunks(connection: Connection, tensors: list[torch.Tensor]) -> None:
+def send_chunks(connection: Connection, tensors: Sequence[torch.Tensor]) -> None:
     for number, tensor in enumerate(tensors):
         connection.send({"chunk": number}, tensor)
 

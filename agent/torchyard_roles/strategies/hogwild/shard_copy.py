@@ -13,14 +13,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 
-from torchyard_roles.exchange.parameter_layout import Chunk
-from torchyard_roles.strategies.hogwild.delta_server import View, empty_chunks
+from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 GENERATION_BITS = 32
 """Exchange numbers of a restarted group are above all of its earlier ones."""
+
+
+class View(NamedTuple):
+    """The value of a master at a version, with the last applied exchange of each group."""
+
+    version: int
+    applied: dict[int, int]
+    values: list[torch.Tensor]
+    """One flat tensor per chunk."""
+
+
+def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
+    """Flat tensors on the CPU, one per chunk."""
+    return [torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype)) for chunk in chunks]
 
 
 class ShardCopy:

@@ -127,7 +127,7 @@ class ShardExchange(threading.Thread):
         if "lineage" in answer:
             raise ProtocolError(
                 "The other worker groups have begun anew from a checkpoint while this one was cut off from them.",
-                "Started again it goes on with them.",
+                "Restart this group: it then continues with them.",
             )
         receive_chunks(connection, tensors)
         version, applied, staleness = int(answer["version"]), numbers(answer["applied"]), int(answer["staleness"])

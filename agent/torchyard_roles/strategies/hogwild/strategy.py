@@ -90,11 +90,11 @@ class Hogwild(Strategy):
         layout, parameters = Layout.of(model, optimizer)
         if not parameters:
             raise UsageProblem("There is nothing to exchange: the optimizer trains none of the model's parameters.")
-        known = {id(parameter) for parameter in self._parameters}
+        trained = {id(parameter) for parameter in self._parameters}
         groups = 1 + max((entry.group for entry in self._entries), default=-1)
         number = len(self._models)
         for entry, parameter in zip(layout.entries, parameters):
-            if id(parameter) not in known:
+            if id(parameter) not in trained:
                 name = f"{number}.{entry.name}" if number else entry.name
                 self._entries.append(entry._replace(name=name, group=groups + entry.group))
                 self._parameters.append(parameter)
@@ -112,9 +112,9 @@ class Hogwild(Strategy):
         environment = self._environment
         layout = Layout(tuple(self._entries))
         self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
-        known = {id(parameter) for parameter in self._parameters}
+        trained = {id(parameter) for parameter in self._parameters}
         models = torch.nn.ModuleList(self._models)  # yields each shared tensor once
-        frozen = [parameter for parameter in models.parameters() if id(parameter) not in known]
+        frozen = [parameter for parameter in models.parameters() if id(parameter) not in trained]
         self._rest = PackedTensors([*frozen, *models.buffers()])
         if self._is_first:
             if environment.store:

@@ -26,16 +26,8 @@ from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.hogwild.delta_client import SHORT_S, Calls
-from torchyard_roles.strategies.hogwild.delta_server import (
-    IN_TRANSIT,
-    DeltaServer,
-    Holdings,
-    Master,
-    View,
-    empty_chunks,
-    log,
-)
-from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
+from torchyard_roles.strategies.hogwild.delta_server import IN_TRANSIT, DeltaServer, Holdings, Master, log
+from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty_chunks
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 
 HOST_WAIT_S = 600.0
@@ -173,11 +165,9 @@ class WorkerGroup:
             if missing:
                 time.sleep(FIRST_PAUSE_S)
         for group in missing:
-            log(
-                self.name, f"{self.peers[group].name} does not answer: what it alone knew is not waited for any longer."
-            )
+            log(self.name, f"{self.peers[group].name} does not answer; updates that only it has are not awaited.")
         if not answers and self.group == CHIEF:
-            log(self.name, "no other worker group has anything newer: all begin from this one's parameters.")
+            log(self.name, "no other worker group has newer parameters; all start from those of this group.")
         return answers
 
     def _enter(self, lineage: str, hosts: list[int], others: dict[int, dict[str, Any]]) -> None:
@@ -197,7 +187,7 @@ class WorkerGroup:
             view = self.calls.view(group, shard)
             if view is not None:
                 return view
-        raise RolesError(f"No worker group has shard {shard}: those that had it are gone.", "Start the run again.")
+        raise RolesError(f"No worker group has shard {shard}: the groups that had it are gone.", "Start the run again.")
 
     # Training
 
@@ -332,7 +322,7 @@ class WorkerGroup:
         deadline = time.monotonic() + self.host_wait_s
         while True:
             try:
-                if "empty" not in self.calls.tell(CHIEF, header, tensors):
+                if "empty" not in self.calls.ask(CHIEF, header, tensors=tensors):
                     return
             except PeerLost as error:
                 self.holdings.lose(CHIEF, error)

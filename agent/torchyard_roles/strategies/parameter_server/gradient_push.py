@@ -110,7 +110,7 @@ class Gradients:
         self._sums: dict[int, torch.Tensor] | None = {} if sums else None
 
     def prepare(self, step: int) -> bool:
-        """Whether this step's count for nothing. Raises NotFinite where the topology wants that."""
+        """Whether the gradients of this step are skipped. Raises NotFinite unless `skips`."""
         found = getattr(self._optimizer, "found_inf", None)  # set by a GradScaler during this step
         if found is not None:
             if bool(found):
@@ -195,3 +195,45 @@ class Gradients:
         assert self._sums is not None
         taken, self._sums = self._sums, {}
         return [taken.get(number) for number in range(len(self._parameters))]
+
+
+class ClippedGradients:
+    """The gradients that clip_gradients() or clip_values() has clipped, which must not change before the step."""
+
+    def __init__(self, gradients: Gradients) -> None:
+        self._gradients = gradients
+        self._marks: Marks = {}
+        self._limit: float | None = None
+
+    def mark(self) -> None:
+        """Note the current gradients."""
+        self._marks = self._gradients.marks()
+
+    def limit(self, value: float) -> None:
+        """Clip the elements of the next step's mean gradient. Of several calls the smallest value counts."""
+        if self._limit is not None and self._gradients.are_marked(self._marks):
+            value = min(value, self._limit)
+        self._limit = value
+        self.mark()
+
+    def take_limit(self) -> float | None:
+        """Remove and return the limit for this step. Raises UsageProblem if the gradients have changed since."""
+        limit, self._limit = self._limit, None
+        if limit is None:
+            return None
+        if self._gradients.are_others(self._marks) and not self._gradients.are_marked(self._marks):
+            self._marks = {}
+            return None
+        self.check()
+        return limit
+
+    def check(self) -> None:
+        """Raises UsageProblem for gradients that have changed since mark(), or that have the scale of a GradScaler."""
+        marks, self._marks = self._marks, {}
+        if not self._gradients.are_marked(marks):
+            raise UsageProblem(
+                "Gradients were changed between clip_gradients() and optimizer.step().",
+                "Call it right before the step; of several optimizers, name the one that steps next: "
+                "clip_gradients(1.0, optimizer=…).",
+            )
+        self._gradients.check_unscaled()

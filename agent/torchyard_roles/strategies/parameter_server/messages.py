@@ -31,6 +31,7 @@ worker                                              server
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -67,43 +68,29 @@ def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
         raise ProtocolError(f"{connection.peer} sent text that is no JSON: {error}.") from None
 
 
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("round", "chunk", "base", "changed"), int),
+    **dict.fromkeys(("void", "wants", "bare", "hold"), bool),
+    "absent": lambda pieces: frozenset(map(int, pieces)),
+    "clip": float,
+}
+"""The readers of a push's fields. A header lacks those that have their defaults."""
+
+
 def header_of(push: Push) -> dict[str, Any]:
-    """The header of a push; the member is known by its connection."""
-    header: dict[str, Any] = {"op": "push", "chunk": push.chunk, "round": push.round, "base": push.base}
-    if push.void:
-        header["void"] = True
-    if push.bare:
-        header["bare"] = True
-    if push.absent:
-        header["absent"] = sorted(push.absent)
-    if not push.wants:
-        header["wants"] = False
-    if push.hold:
-        header["hold"] = True
-    if push.clip is not None:
-        header["clip"] = push.clip
-    if push.changed is not None:
-        header["changed"] = push.changed
+    """The header of a push, without the member, which is identified by its connection."""
+    header: dict[str, Any] = {"op": "push"}
+    for name in _FIELDS:
+        value = getattr(push, name)
+        if value != Push._field_defaults.get(name, ...):
+            header[name] = sorted(value) if name == "absent" else value
     return header
 
 
 def push_of(header: dict[str, Any], group: int, rank: int, generation: int) -> Push:
     """The push of a header. Raises ValueError."""
     try:
-        return Push(
-            group=group,
-            rank=rank,
-            generation=generation,
-            round=int(header["round"]),
-            chunk=int(header["chunk"]),
-            base=int(header["base"]),
-            void=bool(header.get("void", False)),
-            absent=frozenset(int(piece) for piece in header.get("absent", ())),
-            wants=bool(header.get("wants", True)),
-            bare=bool(header.get("bare", False)),
-            hold=bool(header.get("hold", False)),
-            clip=None if header.get("clip") is None else float(header["clip"]),
-            changed=None if header.get("changed") is None else int(header["changed"]),
-        )
-    except (KeyError, TypeError, OverflowError) as error:
+        fields = {name: read(header[name]) for name, read in _FIELDS.items() if header.get(name) is not None}
+        return Push(group, rank, generation, **fields)
+    except (TypeError, OverflowError) as error:
         raise ValueError(f"not a push: {error}") from error

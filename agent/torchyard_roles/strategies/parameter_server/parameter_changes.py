@@ -18,11 +18,10 @@ import torch
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import StoreLost, StoreTimeout, UsageProblem
+from torchyard_roles.strategies.parameter_check import are_alike, is_same
 
 LAST_CHECK_S = 30.0
 """Longest wait of a group's first worker for the parameters of the others, at the end."""
-WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer dtypes by element size, for bitwise comparisons in which NaN equals itself."""
 
 
 class InstalledParameters:
@@ -43,16 +42,16 @@ class InstalledParameters:
             value = parameter.detach()
             if number == len(self._values):
                 self._values.append(value.clone())
-            elif not _fits(value, self._values[number]):
+            elif not are_alike(value, self._values[number]):
                 self._values[number] = value.clone()
-            elif not _is_same(value, self._values[number]):
+            elif not is_same(value, self._values[number]):
                 self._values[number].copy_(value)
                 torch.autograd.graph.increment_version(parameter)
 
     def check(self) -> None:
         """Raises UsageProblem for a parameter whose shape, dtype or device has changed since note()."""
         for name, parameter, noted in zip(self._names, self._parameters, self._values):
-            if not _fits(parameter, noted):
+            if not are_alike(parameter, noted):
                 raise UsageProblem(
                     f"The parameter {name} was {_kind(noted)} when the last step ended, and is now {_kind(parameter)}.",
                     "Change the model's dtypes, sizes and devices before distribute().",
@@ -66,8 +65,20 @@ class InstalledParameters:
         return [
             number
             for number, (parameter, noted) in enumerate(zip(self._parameters, self._values))
-            if _fits(parameter, noted) and not _is_same(parameter.detach(), noted)
+            if are_alike(parameter, noted) and not is_same(parameter.detach(), noted)
         ]
+
+
+def reason_against_changes(environment: Environment) -> str:
+    """Why the strategy does not support changes by the script, as a clause, or an empty string."""
+    options, is_asynchronous = environment.options, environment.strategy == "downpour"
+    if is_asynchronous and environment.groups > 1:
+        return "the servers have updates of other worker groups in it, which would be lost with that."
+    if is_asynchronous and max(options.pull_every, options.push_every) > 1:
+        return "servers that are not asked in every step (push_every, pull_every) would undo that."
+    if not is_asynchronous and options.backup_workers:
+        return "a step that does not wait for all workers (backup_workers) would undo that."
+    return ""
 
 
 def compare_at_end(environment: Environment, pair: int, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -106,21 +117,7 @@ def checksum(values: torch.Tensor) -> int:
     return zlib.crc32((ctypes.c_char * size).from_address(values.data_ptr())) if size else 0
 
 
-def _fits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-
-
 def _kind(tensor: torch.Tensor) -> str:
     return (
         f"{'×'.join(map(str, tensor.shape)) or 'a number'} of {str(tensor.dtype).partition('.')[2]} on {tensor.device}"
     )
-
-
-def _is_same(value: torch.Tensor, noted: torch.Tensor) -> bool:
-    size = value.element_size()
-    if value.is_complex():
-        value, noted, size = torch.view_as_real(value), torch.view_as_real(noted), size // 2
-    places = (value.storage_offset(), noted.storage_offset(), value.numel())
-    if value.is_contiguous() and noted.is_contiguous() and not any(place * size % 8 for place in places):
-        return bool(torch.equal(value.view(-1).view(torch.int64), noted.view(-1).view(torch.int64)))  # twice as fast
-    return bool(torch.equal(value.view(WHOLE[size]), noted.view(WHOLE[size])))

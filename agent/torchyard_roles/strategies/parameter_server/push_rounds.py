@@ -146,19 +146,19 @@ class Ledger:
 
     def enter(self, group: int, size: int, generation: int) -> bool:
         """Add a member; returns whether it starts a new generation, which discards the rounds of the old one."""
-        known = self._groups.get(group)
-        if known is not None and known.generation >= generation:
+        if self.group(group).generation >= generation:
             return False
         self._groups[group] = Group(size, generation)
         return True
 
-    def group(self, number: int) -> Group | None:
-        return self._groups.get(number)
+    def group(self, number: int) -> Group:
+        """A group; before its first member, an empty one of generation -1."""
+        return self._groups.get(number) or Group(size=1, generation=-1)
 
     def begin(self, push: Push) -> Round | None:
         """The round in which this chunk counts; None if it is late or from another generation."""
-        group = self._groups.get(push.group)
-        if group is None or group.generation != push.generation:
+        group = self.group(push.group)
+        if group.generation != push.generation:
             return None
         number = self.round_for(push)
         if number is None:
@@ -181,14 +181,11 @@ class Ledger:
 
     def pushing(self, group: int) -> set[int]:
         """The members of rounds that are not complete."""
-        known = self._groups.get(group)
-        rounds = list(known.rounds.values()) if known is not None else []
-        return {rank for one in rounds for rank in one.members}
+        return {rank for one in list(self.group(group).rounds.values()) for rank in one.members}
 
     def added(self, group: int) -> set[int]:
         """The added chunks of a group."""
-        known = self._groups.get(group)
-        return known.added if known is not None else set()
+        return self.group(group).added
 
     def _close_if_full(self, group: Group, one: Round) -> None:
         if len(one.members) >= self.needed(group):
@@ -201,8 +198,8 @@ class Ledger:
 
     def round_for(self, push: Push) -> int | None:
         """The round in which a push would count now, or None; changes nothing."""
-        group = self._groups.get(push.group)
-        if group is None or group.generation != push.generation:
+        group = self.group(push.group)
+        if group.generation != push.generation:
             return None
         one = group.rounds.get(push.round)
         if one is None:
@@ -237,11 +234,11 @@ class Ledger:
 
     def leave(self, group: int, rank: int, generation: int) -> None:
         """A member leaves; rounds that waited only for it are closed."""
-        known = self._groups.get(group)
-        if known is not None and known.generation == generation:
-            known.left.add(rank)
-            for one in known.rounds.values():
-                self._close_if_full(known, one)
+        state = self.group(group)
+        if state.generation == generation:
+            state.left.add(rank)
+            for one in state.rounds.values():
+                self._close_if_full(state, one)
 
     def goodbyes(self) -> dict[int, tuple[int, int, list[int]]]:
         """(size, generation, ranks that have left) by group, to restore after a restart of the server."""
@@ -257,8 +254,8 @@ class Ledger:
         return all(self.has_left(number) for number in range(self.rules.groups))
 
     def has_left(self, group: int) -> bool:
-        known = self._groups.get(group)
-        return known is not None and len(known.left) >= known.size
+        state = self.group(group)
+        return len(state.left) >= state.size
 
     @property
     def is_warm(self) -> bool:
@@ -267,8 +264,7 @@ class Ledger:
 
     def closed_round(self, group: int) -> int:
         """The highest closed round of a group."""
-        known = self._groups.get(group)
-        return known.closed if known is not None else 0
+        return self.group(group).closed
 
     def _note_late(self, group: Group, push: Push) -> None:
         if group.late.get(push.rank, 0) < push.round:

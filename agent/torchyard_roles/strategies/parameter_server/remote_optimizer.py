@@ -7,7 +7,6 @@ since a server steps small tensors on the CPU.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Callable, Iterable
 from types import MethodType
@@ -24,10 +23,7 @@ FUSED = frozenset({"Adagrad", "Adam", "AdamW"})
 """Optimizers that use torch's fused kernels: one pass over a chunk instead of one per operation."""
 NOT_FUSED = frozenset({torch.float64})
 """Dtypes for which fused kernels are not precise enough to match a single process."""
-UNSERVED = {
-    "LBFGS": "it evaluates the model several times in a step",
-    "SparseAdam": "it takes sparse gradients only",
-}
+UNSERVED = {"LBFGS": "it evaluates the model several times in a step", "SparseAdam": "it takes sparse gradients only"}
 STATES = {"SGD": 1, "Rprop": 2, "Adagrad": 1, "Adadelta": 2, "Adafactor": 1, "Muon": 1, "ASGD": 1, "RMSprop": 3}
 """Largest number of state tensors per parameter; the default is 3 (Adam with amsgrad)."""
 
@@ -84,11 +80,6 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
-def as_text(groups: list[Arguments]) -> str:
-    """The options as JSON text, for sending and comparing. Infinities are written as Python's json does."""
-    return json.dumps(groups, separators=(",", ":"), sort_keys=True)
-
-
 def from_wire(groups: Any) -> list[Arguments]:
     """The options from received JSON values, with tuples for lists. Raises ValueError."""
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
@@ -113,12 +104,12 @@ def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> 
     kind: Any = getattr(torch.optim, name, None)
     if not inspect.isclass(kind) or not issubclass(kind, torch.optim.Optimizer) or name in UNSERVED:
         raise ValueError(f"torch {torch.__version__} has no optimizer {name!r} that a server could run")
-    known = inspect.signature(kind).parameters
+    names = inspect.signature(kind).parameters
     leaves = list(parameters)
-    accepted = {key: value for key, value in options.items() if key in known}
+    accepted = {key: value for key, value in options.items() if key in names}
     if (
         name in FUSED
-        and "fused" in known
+        and "fused" in names
         and all(leaf.is_floating_point() and leaf.dtype not in NOT_FUSED for leaf in leaves)
     ):
         accepted["fused"] = True

@@ -8,10 +8,13 @@ them in that round and not receive them again. The chief sends the frozen parame
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
+
+from torchyard_roles.exchange.chunk_staging import PackedTensors
 
 
 class Receiver(Protocol):
@@ -73,3 +76,59 @@ class ReplicatedState:
         with self._lock:
             self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
             self.constants = saved["constants"]
+
+
+class ReplicatedTensors:
+    """The replicated state on one worker: its model's buffers, and its parameters that no optimizer trains.
+
+    `trained` are the IDs of all trained parameters. `sends_buffers`: this is the first worker of its group, from which
+    the others get their buffers.
+    """
+
+    def __init__(self, model: torch.nn.Module, trained: set[int], *, sends_buffers: bool) -> None:
+        frozen = (parameter for parameter in model.parameters() if id(parameter) not in trained)
+        tensors = {"buffers": PackedTensors(model.buffers()), "constants": PackedTensors(frozen)}
+        self.sizes = {name: each.bytes for name, each in tensors.items()}
+        """In bytes, by the name in messages."""
+        self._tensors = {name: each for name, each in tensors.items() if each.bytes}
+        self._sends_buffers = sends_buffers
+        self._arrived: dict[str, torch.Tensor] = {}
+        self._has_constants = False
+        self.sent_buffers: torch.Tensor | None = None
+        """The buffers that were sent last; None if the server needs them again."""
+
+    @property
+    def receivers(self) -> dict[str, tuple[int, Callable[[torch.Tensor], None]]]:
+        """(size in bytes, receiver of the values) by name."""
+        return {name: (self.sizes[name], partial(self._arrived.__setitem__, name)) for name in self._tensors}
+
+    def packed(self) -> list[tuple[str, torch.Tensor]]:
+        """The current values by name."""
+        return [(name, each.packed()) for name, each in self._tensors.items()]
+
+    def changed_buffers(self) -> torch.Tensor | None:
+        """The buffers to send, if this worker sends them and they have changed since."""
+        if not self._sends_buffers or "buffers" not in self._tensors:
+            return None
+        buffers = self._tensors["buffers"].packed()
+        is_sent = self.sent_buffers is not None and torch.equal(buffers, self.sent_buffers)
+        return None if is_sent else buffers
+
+    def keep_constants(self) -> None:
+        """Ignore frozen parameters from now on.
+
+        A restarted server sends its old ones again, but other pairs may train some of them meanwhile.
+        """
+        self._has_constants = True
+
+    def install(self) -> None:
+        """Install what was received, between two steps like parameters.
+
+        Unchanged buffers are not sent again, so the last received ones are installed after each step, except on the
+        worker that sends them.
+        """
+        for name, each in self._tensors.items():
+            is_source = name == "constants" or self._sends_buffers
+            arrived = self._arrived.pop(name, None) if is_source else self._arrived.get(name)
+            if arrived is not None and not (name == "constants" and self._has_constants):
+                each.unpack(arrived)

@@ -67,7 +67,7 @@ class ServerCheckpoint:
             # Its generations refer to trainers that have ended, and its parameters may differ from the checkpoint from
             # which the run resumes.
             print(
-                f"torchyard: {self._name} passes over its newest part, which is another run's: the chief brings the "
+                f"torchyard: {self._name} ignores its newest part, which belongs to another run: the chief sends the "
                 "parameters that it has.",
                 flush=True,
             )

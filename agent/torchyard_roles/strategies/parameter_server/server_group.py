@@ -71,7 +71,7 @@ class Servers:
                 if not completion.lost:
                     self._staging.install(link.chunks)
                     link.installed()
-                    print(f"torchyard: {self._name} goes on with {name}.", flush=True)
+                    print(f"torchyard: {self._name} is connected to {name} again.", flush=True)
                     return
             except PeerLost as error:
                 if time.monotonic() >= deadline or not link.tolerates(error):

@@ -55,21 +55,13 @@ class Completion:
         self.lost: list[ServerLink] = []
         """Links whose server is lost, if training may continue without it."""
 
-    def done(self) -> None:
+    def done(self, *, error: Exception | None = None, lost: ServerLink | None = None) -> None:
+        """One link has ended its part: in order, with an error, or with the loss of its server."""
         with self._condition:
             self._left -= 1
-            self._condition.notify_all()
-
-    def failed(self, error: Exception) -> None:
-        with self._condition:
             self._error = self._error or error
-            self._left -= 1
-            self._condition.notify_all()
-
-    def lose(self, link: ServerLink) -> None:
-        with self._condition:
-            self.lost.append(link)
-            self._left -= 1
+            if lost is not None:
+                self.lost.append(lost)
             self._condition.notify_all()
 
     def wait(self) -> None:
@@ -114,14 +106,7 @@ class Job:
 class ServerLink:
     """A link to one server. `outlives`: a lost server does not end training."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        key: bytes,
-        introduction: dict[str, Any],
-        *,
-        outlives: bool = False,
-    ) -> None:
+    def __init__(self, peer: Peer, key: bytes, introduction: dict[str, Any], *, outlives: bool = False) -> None:
         self.peer = peer
         self.figures = Figures()
         self.chunks: Sequence[Chunk] = ()
@@ -428,16 +413,16 @@ class ServerLink:
         if job is not None:
             self._fail(job)
         elif self._completion is not None and not self.tolerates(error):
-            self._completion.failed(error)  # other servers' parts of the exchange may never come
+            self._completion.done(error=error)  # other servers' parts of the exchange may never come
 
     def _fail(self, job: Job) -> None:
         error = self._error
         assert error is not None
         if self.tolerates(error):
             self.figures.lost += job.exchange.gradient is not None
-            job.completion.lose(self)
+            job.completion.done(lost=self)
         else:
-            job.completion.failed(error)
+            job.completion.done(error=error)
 
     def tolerates(self, error: Exception) -> bool:
         """Whether training continues after this error: the loss of the server itself, if it may be restarted."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,12 @@ import torch
 from torchyard_roles.errors import PeerLost
 from torchyard_roles.exchange.parameter_layout import Chunk, Entry, Layout, added_chunks, words
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.strategies.parameter_server import memory_check, model_description, remote_optimizer
+from torchyard_roles.strategies.parameter_server import (
+    memory_check,
+    model_description,
+    remote_optimizer,
+    server_checkpoint,
+)
 from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
 from torchyard_roles.strategies.parameter_server.messages import Refusal
 from torchyard_roles.strategies.parameter_server.push_rounds import Rules
@@ -39,46 +45,57 @@ class Added:
     is_ready: bool
 
 
+@dataclass(frozen=True)
+class ServerSettings:
+    """Server `index` of `count`."""
+
+    name: str
+    index: int
+    count: int
+    rules: Rules
+    keeps: bool = False
+    """Keep the parameters when workers restart, in asynchronous strategies."""
+    folder: Path | None = None
+    """Of checkpoints; None saves nothing."""
+    run: str = ""
+    """The ID of the run."""
+    save_every_s: float = 0.0
+    """Interval of the server's own saves, 0 for none."""
+    begin_s: float = BEGIN_S
+    available: Callable[[], int] = memory_check.available
+    """Returns the free memory in bytes."""
+
+
 class ServerPair:
-    """A pair on the server `index` of `count`, with its shard, sessions and files.
+    """The pair `number` on one server, with its shard, sessions and files.
 
     Args:
-        keeps: keep the parameters when workers restart, in asynchronous strategies.
-        parts: the files; without them nothing is saved.
-        saves_itself: save periodically too.
-        available: returns the free memory in bytes.
-        begin_s: longest wait of workers for the chief.
+        available: returns the free memory for this pair in bytes.
         on_end: called when all workers of all groups have left.
         on_failure: called with an error that ended a session within a step.
     """
 
     def __init__(
         self,
-        name: str,
-        index: int,
-        count: int,
-        rules: Rules,
+        settings: ServerSettings,
+        number: int,
         *,
-        keeps: bool,
-        parts: ServerCheckpoint | None,
-        saves_itself: bool,
         available: Callable[[], int],
-        begin_s: float,
         on_end: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        self.name = name
-        self.rules = rules
+        self.name = settings.name
+        self.rules = settings.rules
         self.shard: Shard | None = None
         self.rows = ReplicatedState({})
         self.fail = on_failure
-        self._index = index
-        self._count = count
-        self._keeps = keeps
-        self._parts = parts
-        self._saves_itself = saves_itself
+        self._settings = settings
+        self._index, self._count = settings.index, settings.count
+        self._parts: ServerCheckpoint | None = None
+        if settings.folder is not None:
+            part = server_checkpoint.name_of(settings.name, number)
+            self._parts = ServerCheckpoint(settings.folder, part, settings.index, settings.count, settings.run)
         self._available = available
-        self._begin_s = begin_s
         self._on_end = on_end
         self._layout: Layout | None = None
         self._description: dict[str, Any] = {}
@@ -119,7 +136,7 @@ class ServerPair:
 
     def save_for_itself(self) -> None:
         """Save the state of an asynchronous server for its restart."""
-        if self._saves_itself and self._is_open:
+        if self._parts is not None and self._settings.save_every_s > 0 and self._is_open:
             try:
                 self.save(None)
             except OSError as error:
@@ -190,7 +207,7 @@ class ServerPair:
         options = remote_optimizer.from_wire(description["options"])
         rows = model_description.row_sizes(description)
         with self._changed:
-            if self._layout is not None and self._keeps and self._is_open and session.generation > 0:
+            if self._layout is not None and self._settings.keeps and self._is_open and session.generation > 0:
                 self._compare(session, layout, description)
                 return True
             whole = layout.chunks(self._count, description.get("chunk_bytes"))
@@ -265,14 +282,14 @@ class ServerPair:
                 self._compare_added(session, self._added[number], entry, checksums.get(number))
         return []
 
-    def _compare_added(self, session: Session, known: Added, entry: Entry, checksum: int | None) -> None:
-        if known.entry != entry:
+    def _compare_added(self, session: Session, first: Added, entry: Entry, checksum: int | None) -> None:
+        if first.entry != entry:
             raise Refusal(
                 f"The optimizer of {session.name} was given {words(entry)} later where another worker's was given "
-                f"{words(known.entry)}."
+                f"{words(first.entry)}."
             )
         # A restarted worker begins with values of a checkpoint.
-        if session.generation == 0 and None not in (checksum, known.checksum) and checksum != known.checksum:
+        if session.generation == 0 and None not in (checksum, first.checksum) and checksum != first.checksum:
             raise Refusal(
                 f"{entry.name}, which the optimizer of {session.name} was given later, differs there from what "
                 "another worker has in it. Make it on all workers from the same random numbers, or before distribute()."
@@ -328,15 +345,15 @@ class ServerPair:
 
         The chief does not come if this server restarted without parameters after the chief had left.
         """
-        if not self._changed.wait_for(lambda: self._ends or is_ready(), timeout=self._begin_s):
+        if not self._changed.wait_for(lambda: self._ends or is_ready(), timeout=self._settings.begin_s):
             raise Refusal(
-                f"{self.name} has waited {self._begin_s:.0f} s for the chief to bring its parameters. Start the run "
-                "again: it goes on from the newest checkpoint."
+                f"{self.name} has waited {self._settings.begin_s:.0f} s for the chief to bring its parameters. "
+                "Start the run again: it goes on from the newest checkpoint."
             )
 
     def _is_open_to(self, session: Session) -> bool:
         """Whether a worker may join: restarted workers wait for the chief, unless the server keeps its parameters."""
-        return self._is_open and (self._keeps or self._begun >= session.generation)
+        return self._is_open and (self._settings.keeps or self._begun >= session.generation)
 
     def _compare(self, session: Session, layout: Layout, description: dict[str, Any]) -> None:
         assert self._layout is not None
@@ -415,7 +432,7 @@ class ServerPair:
         try:
             self.shard.load(saved)
         except ValueError as error:
-            print(f"torchyard: {self.name} passes over its part of step {step}: {error}", flush=True)
+            print(f"torchyard: {self.name} ignores its part of step {step}: {error}", flush=True)
             return False
         self.save_for_itself()  # a restarted server needs its optimizer's state
         return True
@@ -445,9 +462,9 @@ class ServerPair:
                 self.rows.load(saved)
                 self.shard.ledger.set_goodbyes(saved["goodbyes"])
         except (ValueError, KeyError) as error:
-            print(f"torchyard: {self.name} passes over its newest part: {error}", flush=True)
+            print(f"torchyard: {self.name} ignores its newest part: {error}", flush=True)
             self.shard = None
             return False
         self.open()
-        print(f"torchyard: {self.name} goes on from version {self.shard.version}.", flush=True)
+        print(f"torchyard: {self.name} resumes at version {self.shard.version}.", flush=True)
         return True

@@ -9,7 +9,6 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -23,11 +22,10 @@ from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.keeper_reports import ServingReports
-from torchyard_roles.strategies.parameter_server import memory_check, server_checkpoint
+from torchyard_roles.strategies.parameter_server import server_checkpoint
 from torchyard_roles.strategies.parameter_server.messages import Refusal
 from torchyard_roles.strategies.parameter_server.push_rounds import Rules
-from torchyard_roles.strategies.parameter_server.server_checkpoint import ServerCheckpoint
-from torchyard_roles.strategies.parameter_server.server_pair import BEGIN_S, ServerPair
+from torchyard_roles.strategies.parameter_server.server_pair import ServerPair, ServerSettings
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 MOST_PAIRS = 1000
@@ -36,45 +34,14 @@ PARTING_S = 5.0
 
 
 class ParameterServer:
-    """Server `index` of `count`.
+    """One server for all pairs."""
 
-    Args:
-        keeps: keep the parameters when workers restart, in asynchronous strategies.
-        folder: of checkpoints; None saves nothing.
-        run: the ID of the run.
-        save_every_s: interval of periodic saves, 0 for none.
-        available: returns the free memory in bytes.
-        begin_s: longest wait of workers for the chief.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        index: int,
-        count: int,
-        key: bytes,
-        rules: Rules,
-        *,
-        keeps: bool = False,
-        folder: Path | None = None,
-        run: str = "",
-        save_every_s: float = 0.0,
-        available: Callable[[], int] = memory_check.available,
-        begin_s: float = BEGIN_S,
-    ) -> None:
-        self.name = name
+    def __init__(self, settings: ServerSettings, key: bytes) -> None:
+        self.name = settings.name
+        self.settings = settings
         self.pairs: dict[int, ServerPair] = {}
         """The pairs for which a worker has connected, by number."""
-        self._index = index
-        self._count = count
         self._key = key
-        self._rules = rules
-        self._keeps = keeps
-        self._folder = folder
-        self._run = run
-        self._save_every_s = save_every_s if folder is not None else 0.0
-        self._available = available
-        self._begin_s = begin_s
         self._connections = Connections()
         self._changed = threading.Condition()
         self._ends = False
@@ -85,7 +52,7 @@ class ParameterServer:
 
         Raises RolesError after an error that makes the shard inconsistent.
         """
-        if self._save_every_s > 0:
+        if self.settings.folder is not None and self.settings.save_every_s > 0:
             threading.Thread(target=self._save_now_and_then, name="saver", daemon=True).start()
         admission = Admission(listener, self._key, self.name)
         listener.settimeout(0.5)
@@ -159,7 +126,8 @@ class ParameterServer:
 
     def resume(self) -> bool:
         """Restore the newest parts after a restart; returns whether there was one of this run. Call before serve()."""
-        numbers = server_checkpoint.numbers(self._folder, self.name) if self._folder is not None else []
+        folder = self.settings.folder
+        numbers = server_checkpoint.numbers(folder, self.name) if folder is not None else []
         resumed = [self._pair(number).resume() for number in numbers]
         return any(resumed)
 
@@ -195,35 +163,26 @@ class ParameterServer:
         with self._changed:
             pair = self.pairs.get(number)
             if pair is None:
-                folder, place = self._folder, (self._index, self._count)
-                pair = ServerPair(
-                    self.name,
-                    *place,
-                    self._rules,
-                    keeps=self._keeps,
-                    parts=ServerCheckpoint(folder, server_checkpoint.name_of(self.name, number), *place, self._run)
-                    if folder
-                    else None,
-                    saves_itself=self._save_every_s > 0,
+                pair = self.pairs[number] = ServerPair(
+                    self.settings,
+                    number,
                     available=lambda: self._left_beside(number),
-                    begin_s=self._begin_s,
                     on_end=self._pair_has_ended,
                     on_failure=self._fail,
                 )
                 if self._ends:
                     pair.stop()
-                self.pairs[number] = pair
             return pair
 
     def _left_beside(self, number: int) -> int:
         """Free memory for a pair, without what the first steps of other pairs will allocate, in bytes."""
         others = [pair for at, pair in list(self.pairs.items()) if at != number]
-        return self._available() - sum(pair.reserved for pair in others)
+        return self.settings.available() - sum(pair.reserved for pair in others)
 
     def _save_now_and_then(self) -> None:
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: self._ends, timeout=self._save_every_s):
+                if self._changed.wait_for(lambda: self._ends, timeout=self.settings.save_every_s):
                     return
             self.save_for_itself()
 
@@ -270,20 +229,21 @@ def create_server(environment: Environment) -> ParameterServer:
             "Set strategy.kind to sandblaster or downpour, or remove the pool of parameter servers.",
         )
     asynchronous = environment.strategy == "downpour"
-    return ParameterServer(
+    rules = Rules(
+        groups=environment.groups if asynchronous else 1,
+        max_staleness=options.max_staleness,
+        backup_workers=0 if asynchronous else options.backup_workers,
+        warm_start_steps=options.warm_start_steps if asynchronous else 0,
+        in_rank_order=options.reduction_order == "rank",
+    )
+    settings = ServerSettings(
         environment.replica,
         servers.index(environment.replica),
         len(servers),
-        environment.key,
-        Rules(
-            groups=environment.groups if asynchronous else 1,
-            max_staleness=options.max_staleness,
-            backup_workers=0 if asynchronous else options.backup_workers,
-            warm_start_steps=options.warm_start_steps if asynchronous else 0,
-            in_rank_order=options.reduction_order == "rank",
-        ),
+        rules,
         keeps=asynchronous,
         folder=Path(environment.checkpoints) if environment.checkpoints else None,
         run=environment.run_id,
         save_every_s=options.checkpoint_every_s if asynchronous else 0.0,
     )
+    return ParameterServer(settings, environment.key)

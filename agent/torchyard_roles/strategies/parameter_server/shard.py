@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -71,9 +72,9 @@ class Shard:
         if newer:
             for state in self._chunks.values():
                 with state.lock:
-                    for known in (state.sums, state.changes):
-                        for key in [key for key in known if key[0] == group]:
-                            del known[key]
+                    for entries in (state.sums, state.changes):
+                        for key in [key for key in entries if key[0] == group]:
+                            del entries[key]
 
     def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
         """A member leaves; returns the deliveries of rounds that waited only for it."""
@@ -184,7 +185,7 @@ class Shard:
     def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
         if not self.rules.in_rank_order or self.rules.backup_workers:
-            # With backup workers the members are not known yet: summed in _complete_if_all_there().
+            # With backup workers the members are determined later: summed in _complete_if_all_there().
             if self.rules.in_rank_order:
                 total.waiting[contribution.push.rank] = contribution
             else:
@@ -218,9 +219,18 @@ class Shard:
             self._sum(total, total.waiting[rank].gradient)
         total.waiting.clear()
         if len({each.push.changed for each in total.arrived}) > 1:
-            return [self._refused(state, each.push) for each in total.arrived]
+            return _refusals(
+                total,
+                "The script has changed parameters outside optimizer.step(), but not alike on all workers: "
+                f"{' or '.join(state.names)}.",
+                "Make the same change on every worker, from the same random numbers.",
+            )
         if len({each.push.clip for each in total.arrived}) > 1:
-            return [self._refused_clip(each.push) for each in total.arrived]
+            return _refusals(
+                total,
+                "clip_gradients(value=…) was not called alike by all workers of the group before a step.",
+                "Call it on every worker, with the same value.",
+            )
         changed = state.changes.pop(key, None)
         if changed is not None:
             with torch.no_grad():
@@ -264,8 +274,8 @@ class Shard:
         with state.lock:
             total = state.sums.get((group, number))
             with self._lock:
-                known = self.ledger.group(group)
-            if total is None or not total.is_held or known is None or known.generation != generation:
+                members = self.ledger.group(group)
+            if total is None or not total.is_held or members.generation != generation:
                 return []
             if total.ready is None:
                 total.ready = {delivery.rank: delivery for delivery in self._step(state, total, factor)}
@@ -286,7 +296,8 @@ class Shard:
             gradient = total.total.div_(len(counted)) if len(counted) > 1 else total.total
             if factor != 1.0:
                 gradient.mul_(factor)
-            absent = frozenset.intersection(*(self._absent(push, chunk) for push in counted))
+            every = frozenset(range(len(chunk.pieces)))
+            absent = frozenset.intersection(*(every if push.bare else push.absent for push in counted))
             state.step(gradient.to(state.parameters.dtype), absent, options[chunk.group])
         if total.total is not None and total.total.dtype == state.parameters.dtype:
             self._give_back(total.total)
@@ -315,26 +326,6 @@ class Shard:
             for each in total.arrived
         ]
 
-    def _refused(self, state: ChunkState, push: Push) -> Delivery:
-        header = {
-            "op": "refused",
-            "message": "The script has changed parameters outside optimizer.step(), but not alike on all workers: "
-            f"{' or '.join(state.names)}.",
-            "hint": "Make the same change on every worker, from the same random numbers.",
-        }
-        return Delivery(push.group, push.rank, header, None)
-
-    def _refused_clip(self, push: Push) -> Delivery:
-        header = {
-            "op": "refused",
-            "message": "clip_gradients(value=…) was not called alike by all workers of the group before a step.",
-            "hint": "Call it on every worker, with the same value.",
-        }
-        return Delivery(push.group, push.rank, header, None)
-
-    def _absent(self, push: Push, chunk: Chunk) -> frozenset[int]:
-        return frozenset(range(len(chunk.pieces))) if push.bare else push.absent
-
     def _late(self, state: ChunkState, push: Push) -> Delivery:
         with self._lock:
             version, closed = self.ledger.version, self.ledger.closed_round(push.group)
@@ -360,7 +351,7 @@ class Shard:
             with state.lock:
                 chunks[number] = {
                     "parameters": state.parameters.clone(),
-                    "optimizer": _copied(state.optimizer.state_dict()["state"]),
+                    "optimizer": deepcopy(state.optimizer.state_dict()["state"]),
                 }
         with self._lock:
             counts = self.ledger.counts
@@ -399,9 +390,6 @@ class Shard:
             seen.by_group = by_group
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
-    return value
+def _refusals(total: Sum, message: str, hint: str) -> list[Delivery]:
+    header = {"op": "refused", "message": message, "hint": hint}
+    return [Delivery(push.group, push.rank, header, None) for push, _, _ in total.arrived]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,15 +12,20 @@ import torch
 from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
-from torchyard_roles.exchange.chunk_staging import PackedTensors, Staging
-from torchyard_roles.exchange.parameter_layout import ADDED, Chunk, Entry, Layout, added_chunks
-from torchyard_roles.exchange.tensor_connection import Peer
+from torchyard_roles.exchange.chunk_staging import Staging
+from torchyard_roles.exchange.parameter_layout import ADDED, Entry, Layout
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
-from torchyard_roles.strategies.parameter_server import remote_optimizer as served_optimizer
-from torchyard_roles.strategies.parameter_server.gradient_push import Gradients, LocalGradientGuard, Marks
-from torchyard_roles.strategies.parameter_server.parameter_changes import InstalledParameters, checksum, compare_at_end
+from torchyard_roles.strategies.parameter_server.gradient_push import ClippedGradients, Gradients, LocalGradientGuard
+from torchyard_roles.strategies.parameter_server.parameter_changes import (
+    InstalledParameters,
+    checksum,
+    compare_at_end,
+    reason_against_changes,
+)
+from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedTensors
 from torchyard_roles.strategies.parameter_server.server_group import Servers, on_all
 from torchyard_roles.strategies.parameter_server.server_link import Completion, Exchange, ServerLink
+from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
 
 MEET_S = 120.0
 """Longest wait for all servers, which import torch first."""
@@ -35,12 +38,7 @@ class WorkerPair:
     """
 
     def __init__(
-        self,
-        environment: Environment,
-        number: int,
-        *,
-        chunk_bytes: int | None = None,
-        overlaps: bool | None = None,
+        self, environment: Environment, number: int, *, chunk_bytes: int | None = None, overlaps: bool | None = None
     ) -> None:
         options = environment.options
         self._environment = environment
@@ -57,17 +55,10 @@ class WorkerPair:
         self._chunk_bytes = chunk_bytes
         self._links: list[ServerLink] = []
         self.parameters: list[torch.nn.Parameter] = []
-        self._arrived_rows: dict[str, torch.Tensor] = {}
-        """The last received replicated state, by its name in messages."""
-        self._has_constants = False
-        self._sent_buffers: torch.Tensor | None = None
-        """The buffers that this group's first worker sent last."""
         self._kept: set[str] = set()
         """Servers that kept their parameters when this group restarted."""
-        self._added: list[Entry] = []
-        """Parameters that were added or unfrozen since distribute()."""
         self.steps = 0
-        self._sent_options = ""  # the optimizer options that were sent last
+        self._sent_options: list[remote_optimizer.Arguments] = []
         self._is_restored = False
         self._flushed = 0
         """The step of the last flush()."""
@@ -76,10 +67,6 @@ class WorkerPair:
         self._held: Exchange | None = None
         """Between clip_gradients() and step(): the exchange whose sums the servers hold."""
         self._factor = 1.0
-        self._clip: float | None = None
-        """The limit of clip_values(), until the next step."""
-        self._clipped: Marks = {}
-        """The gradients that were clipped."""
         self._renews = False
         """Whether the held exchange included parameters that the script had changed."""
         self._is_void = False
@@ -114,8 +101,7 @@ class WorkerPair:
                 "shard": number,
                 "shards": len(servers),
             }
-            peer = Peer(server.name, server.address, server.port)
-            self._links.append(ServerLink(peer, environment.key, introduction, outlives=self._asynchronous))
+            self._links.append(ServerLink(server, environment.key, introduction, outlives=self._asynchronous))
         on_all(self._links, lambda link: link.connect(MEET_S))
 
     def distribute(
@@ -126,71 +112,53 @@ class WorkerPair:
         `elsewhere` returns the IDs of the other pairs' parameters, which may be part of the model. Raises UsageProblem
         if the servers cannot serve this pair.
         """
-        name = remote_optimizer.class_name(optimizer)
-        layout, parameters = Layout.of(model, optimizer, name in remote_optimizer.SHAPED)
-        self._elsewhere = elsewhere
-        self._check_apart(layout.entries, parameters)
-        self._model, self._optimizer = model, optimizer
-        self._known_ids = _parameter_ids(optimizer)
-        self._layout, self.parameters = layout, parameters
-        self._names = [entry.name for entry in self._layout.entries]
-        self._installed = InstalledParameters(self._names, self.parameters)
+        trained = self._trained = TrainedParameters(model, optimizer, elsewhere, self._environment.strategy)
+        self._optimizer = optimizer
+        self.parameters = trained.parameters
+        self._installed = InstalledParameters(trained.names, trained.parameters)
         if optimizer.state and self._is_chief:
             print("torchyard: the servers begin with no state of the optimizer from earlier steps.", flush=True)
-        self._buffers = PackedTensors(model.buffers())
-        known = {id(parameter) for parameter in self.parameters} | elsewhere()
-        self._constants = PackedTensors(parameter for parameter in model.parameters() if id(parameter) not in known)
-        self._sent_options = remote_optimizer.as_text(remote_optimizer.arguments(optimizer))
+        self._replicated = ReplicatedTensors(
+            model, {id(each) for each in trained.parameters} | elsewhere(), sends_buffers=self._leads_group
+        )
+        self._sent_options = remote_optimizer.arguments(optimizer)
         chunk_bytes = self._chunk_bytes
         if chunk_bytes is None and self._overlaps:
-            chunk_bytes = self._layout.chunk_bytes_behind_computing(len(self._links))
+            chunk_bytes = trained.layout.chunk_bytes_behind_computing(len(self._links))
         self._description = messages.text_of(
             {
-                "layout": self._layout.fingerprint(),
-                "options": json.loads(self._sent_options),
-                "optimizer": name,
+                "layout": trained.layout.fingerprint(),
+                "options": self._sent_options,
+                "optimizer": trained.optimizer_name,
                 "chunk_bytes": chunk_bytes,
-                "rows": {"buffers": self._buffers.bytes, "constants": self._constants.bytes},
+                "rows": self._replicated.sizes,
             }
         )
-        chunks = self._layout.chunks(len(self._links), chunk_bytes)
+        chunks = trained.layout.chunks(len(self._links), chunk_bytes)
         self._gradients = Gradients(
             self._environment.name,
             optimizer,
-            self._names,
-            self.parameters,
+            trained.names,
+            trained.parameters,
             skips=self._environment.options.on_nan == "skip",
             sums=self._push_every > 1,
         )
+        self._clipped = ClippedGradients(self._gradients)
         if self._environment.group_size > 1:
             self._guard = LocalGradientGuard(optimizer)
-            self._guard.watch(self._names, self.parameters)
+            self._guard.watch(trained.names, trained.parameters)
         self._staging = Staging(self.parameters, in_place=not self._overlaps)
         self._servers = Servers(self._environment.name, self._links, self._staging, self._reenter)
         for number, link in enumerate(self._links):
             link.serves([chunk for chunk in chunks if chunk.shard == number])
         # The first server with chunks distributes the replicated state.
         self._row_link = next(link for link in self._links if link.chunks)
-        self._row_link.rows = {
-            name: (row.bytes, partial(self._arrived_rows.__setitem__, name))
-            for name, row in self._rows().items()
-            if row.bytes
-        }
+        self._row_link.rows = self._replicated.receivers
         on_all(self._links, self._enter)
         self.pull()
-        self._has_constants = True
-        self._local_step = served_optimizer.hand_over(optimizer, lambda _: self._step())
+        self._replicated.keep_constants()
+        self._local_step = remote_optimizer.hand_over(optimizer, lambda _: self._step())
         self._stepped_at = time.monotonic()
-
-    def _check_apart(self, entries: Sequence[Entry], parameters: Sequence[torch.nn.Parameter]) -> None:
-        elsewhere = self._elsewhere()
-        for entry, parameter in zip(entries, parameters):
-            if id(parameter) in elsewhere:
-                raise UsageProblem(
-                    f"Two optimizers train the parameter {entry.name}, but the servers of "
-                    f"{self._environment.strategy} have one for each parameter.",
-                    "Give each parameter to one optimizer, or set strategy.kind to all_reduce.",
-                )
 
     def _enter(self, link: ServerLink) -> None:
         """Begin on a server as the chief, or join."""
@@ -209,13 +177,8 @@ class WorkerPair:
             if chunk.number < ADDED:
                 link.tell({"op": "assign", "chunk": chunk.number}, self._staging.values(chunk))
         if link is self._row_link:
-            for name, row in self._rows().items():
-                if row.bytes:
-                    link.tell({"op": name}, row.packed())
-
-    def _rows(self) -> dict[str, PackedTensors]:
-        """The replicated state, by its name in messages."""
-        return {"buffers": self._buffers, "constants": self._constants}
+            for name, values in self._replicated.packed():
+                link.tell({"op": name}, values)
 
     # Step
 
@@ -236,7 +199,7 @@ class WorkerPair:
     def _push_and_pull(self) -> float:
         """The exchange of a step; returns the seconds that servers waited."""
         self._check_guard()
-        clip = self._taken_clip()
+        clip = self._clipped.take_limit()
         changed = self._changes()
         waited = self._end_last()
         void = self._gradients.prepare(self.steps)
@@ -265,55 +228,28 @@ class WorkerPair:
         for link in self._links:
             link.note_gradients()
         waited = self._finish()
-        ids = _parameter_ids(self._optimizer)
-        if ids != self._known_ids:
-            self._add_parameters()
-            self._known_ids = ids
+        self._add_parameters()
         return waited
-
-    # Added parameters
 
     def _add_parameters(self) -> None:
         """Add parameters that were unfrozen or added to the optimizer since the last step, on all workers.
 
-        The first worker of the first group that adds them sends the values to the servers. Raises UsageProblem for a
-        parameter that was removed from the optimizer.
+        The first worker of the first group that adds them sends the values to the servers.
         """
-        group_of = {
-            id(each): number for number, group in enumerate(self._optimizer.param_groups) for each in group["params"]
-        }
-        for entry, parameter in zip(self._layout.entries, self.parameters):
-            if group_of.get(id(parameter)) != entry.group:
-                raise UsageProblem(
-                    f"The parameter {entry.name} is no longer in group {entry.group} of the optimizer, where it was.",
-                    "Under parameter servers freeze it with requires_grad_(False) instead; groups may only be added.",
-                )
-        whole = self._layout.whole_parameters
-        layout, parameters = Layout.of(self._model, self._optimizer, whole)
-        known = {id(parameter) for parameter in self.parameters}
-        new = [(entry, each) for entry, each in zip(layout.entries, parameters) if id(each) not in known]
+        new = self._trained.add_new()
         if not new:
             return
-        self._check_apart([entry for entry, _ in new], [parameter for _, parameter in new])
-        added: list[list[Chunk]] = [[] for _ in self._links]
-        for number, (entry, _) in enumerate(new, len(self.parameters)):
-            for chunk in added_chunks(entry, len(self._links), self._chunk_bytes, whole=whole):
-                pieces = tuple(piece._replace(parameter=number) for piece in chunk.pieces)
-                added[chunk.shard].append(chunk._replace(pieces=pieces))
-        self._layout = Layout((*self._layout.entries, *(entry for entry, _ in new)), whole)
-        self._names += [entry.name for entry, _ in new]
-        self.parameters += [parameter for _, parameter in new]
-        self._added += [entry for entry, _ in new]
+        added = self._trained.chunks_of(new, len(self._links), self._chunk_bytes)
         if self._guard is not None:
-            self._guard.watch(self._names, self.parameters)
+            self._guard.watch(self._trained.names, self._trained.parameters)
         for link, chunks in zip(self._links, added):
             link.serves([*link.chunks, *chunks])
-        on_all(self._links, lambda link: self._add(link, [entry for entry, _ in new], compares=True))
+        on_all(self._links, lambda link: self._add(link, new, compares=True))
         self._note()
 
     def _add(self, link: ServerLink, entries: list[Entry], *, compares: bool) -> None:
         """Send added parameters to a server. `compares`: they are untrained, and must be equal on all workers."""
-        layout = Layout(tuple(entries), self._layout.whole_parameters)
+        layout = Layout(tuple(entries), self._trained.layout.whole_parameters)
         chunks = {chunk.number: chunk for chunk in link.chunks if chunk.number >= ADDED}
         names = {entry.name for entry in entries} if compares else set()
         description = {
@@ -322,7 +258,7 @@ class WorkerPair:
             "checksums": {
                 number: checksum(self._staging.values(chunk))
                 for number, chunk in chunks.items()
-                if self._names[chunk.pieces[0].parameter] in names
+                if self._trained.names[chunk.pieces[0].parameter] in names
             },
         }
         numbers = link.command({"op": "add"}, messages.text_of(description))["assign"]
@@ -343,11 +279,11 @@ class WorkerPair:
         changed = set(self._installed.changed())
         if not changed:
             return {}
-        refused = self._reason_against_changes()
+        refused = reason_against_changes(self._environment)
         if refused:
+            name = self._trained.names[min(changed)]
             raise UsageProblem(
-                f"The script has changed the parameter {self._names[min(changed)]} outside optimizer.step(), and "
-                f"{refused}",
+                f"The script has changed the parameter {name} outside optimizer.step(), and {refused}",
                 "Train with sandblaster without backup workers, or with all_reduce.",
             )
         chunks = [chunk for link in self._links for chunk in link.chunks]
@@ -356,16 +292,6 @@ class WorkerPair:
             for chunk in chunks
             if any(piece.parameter in changed for piece in chunk.pieces)
         }
-
-    def _reason_against_changes(self) -> str:
-        """Why changes are not supported, as a clause, or an empty string."""
-        if self._has_others:
-            return "the servers have updates of other worker groups in it, which would be lost with that."
-        if self._pull_every > 1 or self._push_every > 1:
-            return "servers that are not asked in every step (push_every, pull_every) would undo that."
-        if not self._asynchronous and self._environment.options.backup_workers:
-            return "a step that does not wait for all workers (backup_workers) would undo that."
-        return ""
 
     def flush(self, steps: int) -> None:
         """Push pending gradients after `steps` steps of this pair. All members of a group push, even without gradients,
@@ -384,13 +310,13 @@ class WorkerPair:
         self._check_not_held()
         self._installed.check()
         self._check_guard(clips=True)
-        clip = self._taken_clip()
+        clip = self._clipped.take_limit()
         changed = self._changes()
         self._end_last()
         self._is_void = not self._gradients.are_finite()  # handled in the step, which knows about a GradScaler
         gradients = self._gradients.now(void=self._is_void)
         self._begin(gradients, pushes=True, pulls=True, void=self._is_void, hold=True, changed=changed, clip=clip)
-        self._clipped = self._gradients.marks()
+        self._clipped.mark()
         self._renews = bool(changed)
 
     def _check_not_held(self) -> None:
@@ -427,49 +353,23 @@ class WorkerPair:
     def clip_values(self, value: float) -> None:
         """Let the servers clip each element of the mean gradient in the next step."""
         self._check_not_held()
-        if self._clip is not None and self._gradients.are_marked(self._clipped):
-            value = min(value, self._clip)
-        self._clip = value
-        self._clipped = self._gradients.marks()
+        self._clipped.limit(value)
 
     def allow_clipped(self) -> None:
         """Accept that the local gradients were clipped."""
         if self._guard is not None:
             self._guard.allow()
 
-    def _taken_clip(self) -> float | None:
-        """The limit of clip_values() for this step. Raises UsageProblem if the gradients have changed since."""
-        clip, self._clip = self._clip, None
-        if clip is None:
-            return None
-        marks, self._clipped = self._clipped, {}
-        if self._gradients.are_marked(marks):
-            self._gradients.check_unscaled()
-            return clip
-        if self._gradients.are_others(marks):
-            return None
-        raise self._changed_since_clipped()
-
-    def _changed_since_clipped(self) -> UsageProblem:
-        return UsageProblem(
-            "Gradients were changed between clip_gradients() and optimizer.step().",
-            "Call it right before the step; of several optimizers, name the one that steps next: "
-            "clip_gradients(1.0, optimizer=…).",
-        )
-
     def _step_held(self) -> float:
         """Let the servers step with the held sums; returns the seconds that servers waited."""
         self._held = None
-        marks, self._clipped = self._clipped, {}
-        if not self._gradients.are_marked(marks):
-            raise self._changed_since_clipped()
-        self._gradients.check_unscaled()
+        self._clipped.check()
         if self._is_void:
             self._gradients.prepare_void(self.steps)  # raises with the parameter's name
         changed = self._installed.changed()
         if changed:
             raise UsageProblem(
-                f"The script has changed the parameter {self._names[changed[0]]} between clip_gradients() and "
+                f"The script has changed the parameter {self._trained.names[changed[0]]} between clip_gradients() and "
                 "optimizer.step().",
                 "Change it before clip_gradients(), or after optimizer.step().",
             )
@@ -517,7 +417,7 @@ class WorkerPair:
             return 0.0
         completion, self._exchange = self._exchange, None
         self._servers.finish(completion, pulls=self._pulls)
-        self._install_rows()
+        self._replicated.install()
         if self._pulls or completion.lost:
             self._note()
         return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
@@ -526,7 +426,7 @@ class WorkerPair:
         """Pull and install the newest parameters."""
         self._staging.fence()
         self._servers.pull()
-        self._install_rows()
+        self._replicated.install()
         self._note()
 
     def _note(self) -> None:
@@ -535,45 +435,30 @@ class WorkerPair:
         if self._guard is not None:
             self._guard.installed()
 
-    def _install_rows(self) -> None:
-        """Install received buffers and frozen parameters, between two steps like parameters.
-
-        Frozen parameters are installed once: a restarted server sends its old ones again, but other pairs may train
-        some of them meanwhile. Unchanged buffers are not sent again, so the last received ones are installed after each
-        step, except on the group's first worker, which is their source.
-        """
-        for name, row in self._rows().items():
-            is_source = name == "constants" or self._leads_group
-            arrived = self._arrived_rows.pop(name, None) if is_source else self._arrived_rows.get(name)
-            if arrived is not None and not (name == "constants" and self._has_constants):
-                row.unpack(arrived)
-
     def _send_updates(self) -> None:
         """Send changed optimizer options, and changed buffers of a group's first worker."""
-        options = remote_optimizer.as_text(remote_optimizer.arguments(self._optimizer))
+        options = remote_optimizer.arguments(self._optimizer)
         changed, self._sent_options = options != self._sent_options, options
-        buffers = self._buffers.packed() if self._leads_group and self._buffers.bytes else None
+        buffers = self._replicated.changed_buffers()
         for link in self._links:
             with suppress(PeerLost):  # the exchange that follows handles the loss
                 if changed:
-                    link.tell({"op": "options"}, messages.text_of(json.loads(options)))
-                if link is self._row_link and buffers is not None and not _equal(buffers, self._sent_buffers):
+                    link.tell({"op": "options"}, messages.text_of(options))
+                if link is self._row_link and buffers is not None:
                     link.tell({"op": "buffers", "with_push": True}, buffers)
-                    self._sent_buffers = buffers
+                    self._replicated.sent_buffers = buffers
 
     def _reenter(self, link: ServerLink) -> None:
         """Join a restarted server; the chief begins again on one without parameters."""
-        description = self._description
         if link is self._row_link:
-            self._sent_buffers = None
+            self._replicated.sent_buffers = None
         if self._is_chief and not link.is_ready:
             self._enter(link)
         else:
-            link.command({"op": "join"}, description)
-        options = messages.text_of(json.loads(self._sent_options))
-        link.tell({"op": "options"}, options)
-        if self._added:
-            self._add(link, self._added, compares=False)
+            link.command({"op": "join"}, self._description)
+        link.tell({"op": "options"}, messages.text_of(self._sent_options))
+        if self._trained.added:
+            self._add(link, self._trained.added, compares=False)
 
     # Checkpoints and the end
 
@@ -627,10 +512,10 @@ class WorkerPair:
 
     def finish(self) -> None:
         """The last exchange, including pending gradients."""
-        changed = self._installed.changed()
+        changed = [self._trained.names[number] for number in self._installed.changed()]
         if changed and not self.steps and (self._has_others or self._environment.group_size > 1):
             raise UsageProblem(
-                f"The parameter {self._names[changed[0]]} was changed, but the optimizer that distribute() was given "
+                f"The parameter {changed[0]} was changed, but the optimizer that distribute() was given "
                 "has never stepped: each worker has trained alone.",
                 "Update by that optimizer's step(), or set strategy.kind to all_reduce.",
             )
@@ -638,7 +523,7 @@ class WorkerPair:
             compare_at_end(self._environment, self._number, self.parameters)
         if changed and self.ends_last:
             print(
-                f"torchyard: the parameter {self._names[changed[0]]} was changed after the last step, and is replaced "
+                f"torchyard: the parameter {changed[0]} was changed after the last step, and is replaced "
                 "by the servers' own.",
                 flush=True,
             )
@@ -664,12 +549,3 @@ class WorkerPair:
         cause = min(lost, key=lambda error: error.name not in servers, default=None)
         for link in self._links:
             link.close(goodbye=False, cause=cause)
-
-
-def _equal(row: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and torch.equal(row, other)
-
-
-def _parameter_ids(optimizer: torch.optim.Optimizer) -> list[list[tuple[int, bool]]]:
-    """(ID, requires_grad) of the parameters of each group."""
-    return [[(id(each), each.requires_grad) for each in group["params"]] for group in optimizer.param_groups]

@@ -90,7 +90,8 @@ class Session:
         except PeerLost as error:
             self._server.lost(self, error)
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            print(f"torchyard: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
+            message = f"torchyard: {self._server.name} closes the connection to {self.name}: {error}"
+            print(message, file=sys.stderr, flush=True)
             self._server.lost(self, PeerLost(self.name, self.host, f"it sent what cannot be ({error})"))
         except Exception as error:  # for example out of memory: the shard may be inconsistent
             self._server.fail(error)

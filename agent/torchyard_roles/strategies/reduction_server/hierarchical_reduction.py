@@ -94,10 +94,9 @@ class HierarchicalReduction:
         self._inward: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         if not self._is_direct:
-            self._threads = [
-                self._thread(self._send_out, "exchange out"),
-                self._thread(self._receive, "exchange in"),
-            ]
+            for work, name in ((self._send_out, "exchange out"), (self._receive, "exchange in")):
+                self._threads.append(threading.Thread(target=work, name=name, daemon=True))
+                self._threads[-1].start()
 
     @property
     def _is_direct(self) -> bool:
@@ -197,11 +196,6 @@ class HierarchicalReduction:
         if key not in self._pinned:
             self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, pin_memory=True)
         return self._pinned[key]
-
-    def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
-        thread = threading.Thread(target=work, name=name, daemon=True)
-        thread.start()
-        return thread
 
 
 def _on(stream: Any) -> Any:

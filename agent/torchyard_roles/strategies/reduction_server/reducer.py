@@ -174,14 +174,7 @@ class Reducer:
         """finish() in a thread, for a signal handler."""
         threading.Thread(target=self.finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
-    def contribute(
-        self,
-        terms: Terms,
-        rank: int,
-        at: At,
-        part: torch.Tensor,
-        deliver: Deliver,
-    ) -> None:
+    def contribute(self, terms: Terms, rank: int, at: At, part: torch.Tensor, deliver: Deliver) -> None:
         """Add the part (1-D) of a local rank to a chunk; the thread that completes the sum calls `deliver`.
 
         The part must not change until then. The sum is valid until the rank's first part of the next step. Raises

@@ -21,8 +21,6 @@ class ReductionPlan:
 
     kind: str
     """`ring`, `reducers` or `mixed`."""
-    workers: int
-    reducers: int
     time: float
     """The time of a step's exchange, in units of M/B."""
     weights: tuple[float, ...]
@@ -51,7 +49,7 @@ def choose(workers: int, reducers: int) -> ReductionPlan:
     elif kind == "mixed":
         whole = _denominator(workers, reducers)
         weights = (2 * (workers - 1) / whole,) * reducers + ((workers - reducers) / whole,) * workers
-    return ReductionPlan(kind, workers, reducers, found[kind], weights, _sentence(kind, workers, reducers, found))
+    return ReductionPlan(kind, found[kind], weights, _sentence(kind, workers, reducers, found))
 
 
 def _denominator(workers: int, reducers: int) -> int:

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import EnvironmentProblem, PeerLost
+from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.exchange.tensor_connection import Peer, listen_at
 from torchyard_roles.strategies.all_reduce import AllReduce, hardware
+from torchyard_roles.strategies.gloo_group import naming_lost_ranks
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import Average
 from torchyard_roles.strategies.reduction_server import reduction_plan
@@ -54,7 +55,6 @@ class ReductionServer(AllReduce):
         if first_of_host(self._ranks_of_hosts, self._rank) == self._rank:
             self._meet(plan)
         return GradientAverager(
-            self._rank,
             device,
             self._through_reducers,
             bucket_bytes=self._environment.options.bucket_mb * 1024 * 1024,
@@ -143,10 +143,8 @@ class ReductionServer(AllReduce):
         seen = torch.zeros(1, device=self._device)
         if self._rank == 0 and self._client is not None:
             seen[0] = self._client.bytes_a_second
-        try:
+        with naming_lost_ranks():
             dist.broadcast(seen, 0)
-        except RuntimeError as error:  # a lost rank
-            raise PeerLost("another rank", "another host", str(error)) from None
         rate = float(seen)
         if self._client is not None and rate:
             self._client.resize(fitting_chunk(rate))

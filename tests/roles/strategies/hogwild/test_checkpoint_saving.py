@@ -25,7 +25,7 @@ pytestmark = pytest.mark.train
 
 CPU = torch.device("cpu")
 RESUMED = 40
-"""The step that all have gone on from."""
+"""The step from which all resumed."""
 
 
 class Ready:
@@ -34,7 +34,7 @@ class Ready:
 
 
 class LateFlags(FiniteGradients):
-    """As on a GPU: the flag of a step is read when the next begins, or when it is asked for."""
+    """Like a GPU: the flag of a step is read in the next step or in check()."""
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.check()
@@ -114,7 +114,7 @@ def test_no_group_saves_after_a_step_whose_gradients_a_gpu_has_not_shown_to_be_f
         for each in groups:
             each.step(42, float("nan"))
             assert each.model.weight.isnan().all()
-            assert not each.saving.save(42, last=True)  # as at a stop, which goes on without it
+            assert not each.saving.save(42, last=True)  # as at a stop, which continues without the checkpoint
             for last in (
                 lambda each=each: each.saving.save(42, anew=True),
                 lambda each=each: each.strategy.save(tmp_path, 42),
@@ -132,5 +132,5 @@ def test_the_chief_saves_no_parameters_that_have_grown_without_bound(
         chief.model.weight.data.fill_(float("inf"))
         assert not chief.saving.save(41, last=True)
         assert files.steps(tmp_path) == []
-    assert "could not be saved" in (said := capfd.readouterr().out)
-    assert "The parameters of worker group 0 are no longer finite" in said
+    assert "could not be saved" in (output := capfd.readouterr().out)
+    assert "The parameters of worker group 0 are no longer finite" in output

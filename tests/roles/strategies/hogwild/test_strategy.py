@@ -13,7 +13,17 @@ import pytest
 import torch
 
 from tests.roles.join_stores import KEY, Served, serve_in_a_process
-from tests.roles.processes import DEADLINE_S, ROOT, Keeper, Start, free_port, output_of, trainer_environment, wait_for
+from tests.roles.processes import (
+    DEADLINE_S,
+    ROOT,
+    Keeper,
+    Start,
+    free_port,
+    output_of,
+    outputs_of,
+    trainer_environment,
+    wait_for,
+)
 
 pytestmark = pytest.mark.train
 
@@ -75,24 +85,24 @@ def done(folder: Path, rank: int) -> int:
         return 0
 
 
-def known(folder: Path, to: int, *others: int) -> float:
-    """How many updates the process has in all its parameters that are neither its own nor, at most, the others'."""
+def received(folder: Path, to: int, *others: int) -> float:
+    """A lower bound for the updates in all parameters of the process that are neither its own nor the others'."""
     try:
-        updates, most = (folder / f"known.{to}").read_text().split()
+        updates, most = (folder / f"values.{to}").read_text().split()
     except (OSError, ValueError):
         return 0
-    return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)  # theirs are looked at later
+    return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)  # read later, so at least as many
 
 
 def last_line(output: str) -> dict[str, float]:
-    said: dict[str, float] = json.loads(output.splitlines()[-1])
-    return said
+    result: dict[str, float] = json.loads(output.splitlines()[-1])
+    return result
 
 
 def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     start: Start, store: Served, tmp_path: Path, keeper: Keeper
 ) -> None:
-    """But for those that hold NaN, which are left out by the whole group and counted."""
+    """Except updates with NaN, which the whole group skips and counts."""
     groups = Groups(start, store, 2, 1, on_nan="skip")
     keeper.listen()
     updates = {0: 60, 1: 60, 2: 35}
@@ -101,15 +111,17 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
         groups.start(rank, PROGRAM, tmp_path, count, 0.005, *spoilt[rank], TORCHYARD_REPORT=keeper.address)
         for rank, count in updates.items()
     ]
-    said = [last_line(output_of(process)) for process in processes]
+    results = [last_line(output) for output in outputs_of(*processes)]
     total = -float(updates[0] - 2 + updates[2] - 1)
     for rank in (0, 1):  # the chief's group, which ends last
-        assert said[rank] == {"rank": rank, "least": total, "most": total, "rest": 0.0}
-    assert said[2]["rest"] == 0.0  # what is not exchanged is the chief's too, to begin with
-    told = keeper.received()
-    skipped = {name: max(metrics.get("skipped", 0) for who, _, metrics in told if who == name) for name, _, _ in told}
+        assert results[rank] == {"rank": rank, "least": total, "most": total, "rest": 0.0}
+    assert results[2]["rest"] == 0.0  # frozen parameters and buffers start from the chief's
+    reports = keeper.received()
+    skipped = {
+        name: max(metrics.get("skipped", 0) for other, _, metrics in reports if other == name) for name, _, _ in reports
+    }
     assert skipped == {"worker-0": 2, "worker-1": 2, "worker-2": 1}
-    metrics = [metrics for _, _, metrics in told]
+    metrics = [metrics for _, _, metrics in reports]
     assert max(each.get("staleness", -1) for each in metrics) >= 0
     assert all(each["exchange_s"] >= 0 for each in metrics if "exchange_s" in each)
 
@@ -118,10 +130,10 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
 def test_every_update_of_several_optimizers_counts_once(start: Start, store: Served, how: str) -> None:
     updates = 13
     processes = Groups(start, store, 2, 1, sync_every=2).start_all(PAIRS, how, updates)
-    said = [last_line(output_of(process)) for process in processes]
-    for told in said[:2]:  # the chief's group, which ends last
-        assert told == {"steps": updates, "values": [[-2.0 * updates], [-4.0 * updates]], "rest": 0.0}
-    assert said[2]["rest"] == 0.0
+    results = [last_line(output) for output in outputs_of(*processes)]
+    for each in results[:2]:  # the chief's group, which ends last
+        assert each == {"steps": updates, "values": [[-2.0 * updates], [-4.0 * updates]], "rest": 0.0}
+    assert results[2]["rest"] == 0.0
 
 
 def test_a_group_is_killed_and_comes_back_while_the_others_go_on(start: Start, store: Served, tmp_path: Path) -> None:
@@ -129,7 +141,13 @@ def test_a_group_is_killed_and_comes_back_while_the_others_go_on(start: Start, s
     chief, killed, third = groups.start_all(PROGRAM, tmp_path, 100_000, 0.01)
     wait_for(lambda: min(done(tmp_path, rank) for rank in range(3)) >= 40, "40 updates", chief, killed, third)
     exchanged = []
-    wait_for(lambda: exchanged.append(known(tmp_path, 2, 0)) or exchanged[-1] >= 20, "exchanges", chief, killed, third)
+    wait_for(
+        lambda: exchanged.append(received(tmp_path, 2, 0)) or exchanged[-1] >= 20,
+        "exchanges",
+        chief,
+        killed,
+        third,
+    )
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=DEADLINE_S)
     first_life = done(tmp_path, 1)
@@ -144,15 +162,15 @@ def test_a_group_is_killed_and_comes_back_while_the_others_go_on(start: Start, s
     again = groups.start(1, PROGRAM, tmp_path, 100_000, 0.01, generation=1)
     wait_for(lambda: done(tmp_path, 1) >= 40, "40 updates of its second life", chief, again, third)
     (tmp_path / "enough").touch()
-    outputs = [output_of(process) for process in (chief, again, third)]
+    outputs = outputs_of(chief, again, third)
     assert "worker-1 on 127.0.0.1 is gone" in outputs[0]
     assert "worker-1 is back." in outputs[0]
     assert "worker-1 on 127.0.0.1 is gone" in outputs[2]
     of_the_living = sum(done(tmp_path, rank) for rank in range(3))
-    said = last_line(outputs[0])
-    # All of the others' updates and of its second life's; of its first life's what nobody had yet died with it.
-    assert -of_the_living - first_life <= said["least"]
-    assert said["most"] <= -of_the_living - exchanged[-1]
+    result = last_line(outputs[0])
+    # All updates of the others and of its second life. Those of its first life that no other group had are lost.
+    assert -of_the_living - first_life <= result["least"]
+    assert result["most"] <= -of_the_living - exchanged[-1]
 
 
 def test_the_chiefs_group_is_killed_and_goes_on_with_what_the_others_have(
@@ -162,7 +180,7 @@ def test_the_chiefs_group_is_killed_and_goes_on_with_what_the_others_have(
     chief, other = groups.start_all(PROGRAM, tmp_path, 100_000, 0.01)
     wait_for(lambda: min(done(tmp_path, rank) for rank in range(2)) >= 40, "40 updates", chief, other)
     exchanged = []
-    wait_for(lambda: exchanged.append(known(tmp_path, 1)) or exchanged[-1] >= 20, "exchanges", chief, other)
+    wait_for(lambda: exchanged.append(received(tmp_path, 1)) or exchanged[-1] >= 20, "exchanges", chief, other)
     chief.send_signal(signal.SIGKILL)
     chief.communicate(timeout=DEADLINE_S)
     first_life = done(tmp_path, 0)
@@ -170,11 +188,10 @@ def test_the_chiefs_group_is_killed_and_goes_on_with_what_the_others_have(
     again = groups.start(0, PROGRAM, tmp_path, 100_000, 0.01, generation=1)
     wait_for(lambda: done(tmp_path, 0) >= 40, "40 updates of its second life", again, other)
     (tmp_path / "enough").touch()
-    said = last_line(output_of(again))
-    output_of(other)
+    result = last_line(outputs_of(again, other)[0])
     of_the_living = done(tmp_path, 0) + done(tmp_path, 1)
-    assert -of_the_living - first_life <= said["least"]
-    assert said["most"] <= -of_the_living - exchanged[-1]
+    assert -of_the_living - first_life <= result["least"]
+    assert result["most"] <= -of_the_living - exchanged[-1]
 
 
 def test_a_stop_ends_all_groups_in_good_order_and_soon(start: Start, store: Served, tmp_path: Path) -> None:

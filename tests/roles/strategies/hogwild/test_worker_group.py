@@ -29,12 +29,12 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
-"""Of fp64, in sums of some hundred numbers of size 1 in another order."""
+"""Of float64, for sums of some hundred numbers of size 1 in another order."""
 
 
 @pytest.fixture
 def slow_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value takes up to 20 ms on its way, in either direction."""
+    """Each value is delayed by up to 20 ms in both directions."""
     rolls = random.Random(3)
     pause = threading.Event()
     send = delta_server.send_chunks
@@ -69,7 +69,7 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
         while sum(each.exchanges for each in groups) <= 9 * 20:
             at_once(*(lambda each=each: each.train(30, 0.003) for each in groups))
         at_once(*(each.group.exchange_all for each in groups))  # all deltas are in …
-        at_once(*(each.group.exchange_all for each in groups))  # … and everybody has them
+        at_once(*(each.group.exchange_all for each in groups))  # … and all have them
         total = sum_of(start, *groups)
         assert [largest_difference(values(each), total) <= ROUNDING for each in groups] == [True, True, True]
         assert [largest_difference(values(each), values(groups[0])) for each in groups] == [0, 0, 0]
@@ -186,7 +186,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
         def die_and_come_back() -> None:
             wait_until(lambda: host.group.holdings.masters[1].version >= 20)
-            host.group._server.close()  # with the deltas that it has just been sent, and its own: it made none
+            host.group._server.close()  # with the deltas that it has just received; it has none of its own
             for link in host.group._exchanges:
                 link.close()
             wait_until(lambda: 1 in chief.group.holdings.gone)
@@ -209,15 +209,15 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
         total = sum_of(start, chief, again, third)
         assert largest_difference(values(chief), total) <= ROUNDING
         assert again.group.generation == 1
-    said = capfd.readouterr().err
-    assert "worker-1 on 127.0.0.1 is gone" in said
-    assert "what is due to worker group 1 waits for it" in said
-    assert "worker-1 is back" in said
+    log = capfd.readouterr().err
+    assert "worker-1 on 127.0.0.1 is gone" in log
+    assert "exchanges with worker group 1 wait for it" in log
+    assert "worker-1 is back" in log
 
 
 @pytest.mark.parametrize("moved", [0, 1], ids=["the chief's", "another"])
 def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address(moved: int) -> None:
-    """Others that have not been started again know only where it was."""
+    """The other groups, which were not restarted, only have its old address."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         groups[moved].group.close()
@@ -236,14 +236,14 @@ def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address
             again.group.close()
 
 
-def test_a_call_to_the_place_of_before_says_nothing_of_a_group_that_has_moved(
+def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     peers = peers_of(3)
     holdings = delta_server.Holdings(0, peers, [[], [], []])
     moved = tensor_connection.Peer("worker-9", "127.0.0.1", free_port())
     holdings.meet(2, moved, 1)
-    holdings.meet(2, peers[2], 0)  # an introduction of before, read late
+    holdings.meet(2, peers[2], 0)  # an old introduction that is read late
     assert holdings.peers == [*peers[:2], moved]
 
     holdings.lose(2, PeerLost("worker-2", "127.0.0.1", "connection timed out"))
@@ -253,8 +253,8 @@ def test_a_call_to_the_place_of_before_says_nothing_of_a_group_that_has_moved(
     assert "worker-2" not in capfd.readouterr().err
 
 
-def test_a_group_that_begins_while_it_is_asked_says_nothing_of_itself_or_all() -> None:
-    """With a lineage and without versions, those that start from it would have none to choose from."""
+def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_completely() -> None:
+    """With a lineage but without versions, a group that starts from the answer could not choose a view."""
     holdings = delta_server.Holdings(0, peers_of(3), [[], [], []])
 
     class Begins(list[Any]):
@@ -269,7 +269,7 @@ def test_a_group_that_begins_while_it_is_asked_says_nothing_of_itself_or_all() -
 
 
 def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chief has seen it in the host's value; the group that sent it has not, and sends it again."""
+    """The chief has received it with the host's value. The group that sent it has no answer and sends it again."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
@@ -283,7 +283,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
         monkeypatch.setattr(delta_server, "send_value", lose_the_thirds)
         third.update()
         third.group.boundary()
-        wait_until(lambda: host.group.holdings.masters[1].version >= 1)  # its delta is in, and no answer comes
+        wait_until(lambda: host.group.holdings.masters[1].version >= 1)  # its delta is applied, and the answer is lost
         chief.group.copies[1].begin()
         assert chief.group.copies[1].wait(60)
         assert chief.group.copies[1].applied == {2: 1, 0: 1}
@@ -303,7 +303,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
 def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The host's next life has asked what is known here before that answer was read: its master lacks that delta."""
+    """The restarted host has read the views of this group before the answer arrived, so its master lacks the delta."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
@@ -367,7 +367,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
         chief.group.host_wait_s = 0.5
         wait_until(lambda: chief.group.holdings.hosts[1] == 0)
-        chief.group.host_wait_s = 20.0  # the third group is to be waited for, however slow
+        chief.group.host_wait_s = 20.0  # wait for the third group, however slow it is
         at_once(third.group.drain)
         chief.group.host_wait_s = 0.5
         at_once(chief.group.drain)
@@ -488,17 +488,17 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         link, connect = chief.group._exchanges[1], chief.group.calls.connect
         joins, join = threading.Event(), link.join
 
-        def join_told(timeout: float) -> None:
+        def join_and_notify(timeout: float) -> None:
             joins.set()
             join(timeout)
 
         def connect_late(*arguments: Any) -> tensor_connection.Connection:
             connection = connect(*arguments)
             threading.Thread(target=link.close, daemon=True).start()
-            assert joins.wait(30)  # what it could take away, it has
+            assert joins.wait(30)  # close() has cleared the connection if it could
             return connection
 
-        monkeypatch.setattr(link, "join", join_told)
+        monkeypatch.setattr(link, "join", join_and_notify)
         monkeypatch.setattr(chief.group.calls, "connect", connect_late)
         chief.update()
         chief.group.boundary()
@@ -516,12 +516,31 @@ def test_what_is_not_finite_is_never_sent() -> None:
         assert largest_difference(values(groups[0]), before) == 0
 
 
-def test_the_chief_that_looks_after_a_group_while_it_ends_still_knows_that_it_has_ended() -> None:
+def test_a_probe_of_a_group_that_ends_does_not_unmark_its_end() -> None:
     with groups_of(2, SIZES) as groups:
         chief, other = (each.group for each in groups)
         at_once(chief.exchange_all, other.exchange_all)
         other.drain()
-        chief.calls.ask(1, {"op": "about"})  # it still answers, on its way out
+        chief.calls.ask(1, {"op": "about"})  # it still answers while it ends
         other.calls.ask(0, {"op": "about"})
         assert 1 in chief.holdings.ended
         at_once(chief.drain)
+
+
+def test_a_group_that_ends_gets_its_answer_before_the_chief_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with groups_of(2, SIZES) as groups:
+        chief, other = (each.group for each in groups)
+        end, is_closed = chief.holdings.end, threading.Event()
+
+        def end_and_pause(*arguments: Any) -> None:
+            end(*arguments)
+            assert is_closed.wait(30)
+
+        def drain_and_close() -> None:
+            chief.drain()
+            monkeypatch.setattr(chief._server._connections, "close", lambda: (connections_close(), is_closed.set()))
+            chief.close()
+
+        connections_close = chief._server._connections.close
+        monkeypatch.setattr(chief.holdings, "end", end_and_pause)
+        at_once(drain_and_close, other.drain)

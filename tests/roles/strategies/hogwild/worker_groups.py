@@ -27,7 +27,7 @@ class Trained:
         dtype = options.pop("dtype", torch.float64)
         generator = torch.Generator().manual_seed(7)
         self.parameters = [torch.nn.Parameter(torch.randn(size, generator=generator, dtype=dtype)) for size in sizes]
-        if group:  # other groups start with other values, which must not matter
+        if group:  # other groups start with other values, which are replaced
             for parameter in self.parameters:
                 parameter.data.add_(1)
         model = torch.nn.ParameterList(self.parameters)

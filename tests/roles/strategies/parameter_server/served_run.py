@@ -136,7 +136,7 @@ def train(
         strategy = run.worker(rank)
         with SEEDING:
             model = model_of()
-        if rank:  # all start from the chief's parameters nevertheless
+        if rank:  # all start from the chief's parameters
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(1)

@@ -37,7 +37,7 @@ def frozen() -> nn.Sequential:
 
 
 def whole(kind: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Which has the frozen parameters from the start."""
+    """The reference model, whose optimizer has the frozen parameters from the start."""
     options = {"momentum": 0.9} if kind == "SGD" else {}
     return getattr(torch.optim, kind)(model.parameters(), lr=0.02, **options)
 
@@ -156,14 +156,14 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         model, optimizer = served.distribute(model, head("SGD", model), CPU)
         if rank:
             descend(model, optimizer, batches(2, 4))
-            assert done.wait(30)  # group 0 has both layers, a server has died and come back, and this one has none
+            assert done.wait(30)  # group 0 has both layers, a server was restarted, and this group has neither layer
         descend_growing(model, optimizer, batches(10, 4), add)
         served.pairs[0]._finish()
         if not rank:
             for server in run.servers_now:
                 server.save_for_itself()
             run.replace_server(0)
-            descend(model, optimizer, batches(1, 4))  # which is lost
+            descend(model, optimizer, batches(1, 4))  # this push is lost
             done.set()
         descend(model, optimizer, batches(3, 4))
         served.finish()
@@ -177,7 +177,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         held = {n: state for server in run.servers_now for n, state in server.pairs[0].shard._chunks.items()}
     assert [count.dropped for count in counts] == [0, 0]
     assert sum(state.chunk.elements for state in held.values()) == sum(each.numel() for each in chief.parameters())
-    # The chief ends with what the servers hold, in what joined late as well.
+    # The chief ends with the servers' values, also of added parameters.
     entry = Entry("0.weight", (24, 12), "float64", 2)
     values = torch.cat([held[chunk.number].parameters for chunk in added_chunks(entry, 2, 256, whole=False)])
     assert torch.equal(values, chief[0].weight.detach().view(-1))
@@ -185,7 +185,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_workers_that_do_not_add_alike_are_told_so_instead_of_waiting(who: int) -> None:
+def test_workers_that_add_different_parameters_raise_instead_of_waiting(who: int) -> None:
     run = Run(2, 2)
 
     def act(rank: int) -> str:
@@ -200,9 +200,9 @@ def test_workers_that_do_not_add_alike_are_told_so_instead_of_waiting(who: int) 
         return str(raised.value)
 
     with run.serving():
-        said = run.on_workers(act)
+        errors = run.on_workers(act)
     assert any(
-        f"given parameters that the optimizer of worker-{1 - who} was not. Call add_param_group()" in s for s in said
+        f"given parameters that the optimizer of worker-{1 - who} was not. Call add_param_group()" in s for s in errors
     )
 
 
@@ -227,10 +227,10 @@ def test_a_module_that_is_made_later_is_alike_on_all_workers_or_refused() -> Non
         return ""
 
     with run.serving():
-        said = run.on_workers(act)
+        errors = run.on_workers(act)
         assert run.servers_now[0].pairs[0].shard.version == 2
-    assert said[0].startswith("1.0: ")
-    assert said[1].startswith("2.0: 6.weight, which the optimizer of worker-1 was given later, differs there")
+    assert errors[0].startswith("1.0: ")
+    assert errors[1].startswith("2.0: 6.weight, which the optimizer of worker-1 was given later, differs there")
 
 
 def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> None:
@@ -239,7 +239,7 @@ def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> No
         served, model = run.worker(0), network()
         model, optimizer = served.distribute(model, whole("SGD", model), CPU)
         descend(model, optimizer, batches(1, 4))
-        model[0].requires_grad_(False)  # which is no loss
+        model[0].requires_grad_(False)  # freezing is allowed
         descend(model, optimizer, batches(1, 4))
         del optimizer.param_groups[0]["params"][0]
         with pytest.raises(UsageProblem, match=r"0\.weight is no longer in group 0 .* requires_grad_\(False\) instead"):

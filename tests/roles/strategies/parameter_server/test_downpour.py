@@ -53,13 +53,13 @@ def test_the_sum_of_the_servers_versions_equals_the_pushes_accepted(workers: int
     members = workers // groups
     assert versions == sum(accepted for accepted, _, _ in counts) / members
     assert dropped == sum(stale for _, stale, _ in counts) / members
-    assert versions + dropped == 15 * groups * 2  # nothing is lost: each group's pushes to each of two servers
+    assert versions + dropped == 15 * groups * 2  # no push is lost: each group pushes to both servers
     assert sum(late for _, _, late in counts) == 0
 
 
 @pytest.mark.parametrize("model_of", [network, Odd], ids=["plain", "of every kind of parameter"])
 def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next(model_of: Callable[[], nn.Module]) -> None:
-    """Group 1 does nothing, so group 0's own pushes are all there is: each gradient is one step late."""
+    """Group 1 does not push, so each gradient of group 0 is one step late."""
     run = Run(2, 2, 2, "downpour")
     data = batches(10, 8)
 
@@ -77,7 +77,7 @@ def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next(model
 
     with run.serving():
         trained, _ = run.on_workers(act)
-    expected, late = made(), made()  # `late` computes, on what `expected` was a step ago
+    expected, late = made(), made()  # `late` computes gradients from the parameters of the step before
     optimizer = torch.optim.AdamW(expected.parameters(), lr=0.01)
     for inputs, targets in data:
         late.zero_grad()
@@ -155,7 +155,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
 
     def act(rank: int) -> float:
         strategy, model, optimizer = distribute(run, rank)
-        ready.wait()  # who comes after a round begins with the next one, and is not late for it
+        ready.wait()  # a worker that joins after a round begins with the next one
         for number, batch in enumerate(data):
             if rank == 2:
                 wait_until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
@@ -170,7 +170,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         dropped = run.on_workers(act)
         assert run.ended()
         counts = [server.pairs[0].shard.ledger.counts for server in run.servers_now]
-    assert dropped == [0, 0, 12]  # it always came a round too late
+    assert dropped == [0, 0, 12]  # it was always one round late
     assert [(count.late, count.accepted) for count in counts] == [(12, 12)] * 2
 
 
@@ -198,7 +198,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
 
     def take(rows: ReplicatedState, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
-        brought[session.group] += 1  # once at the beginning, and in each of two steps
+        brought[session.group] += 1  # once at the start, and in each of two steps
 
     def push(session: Session, header: dict[str, Any]) -> None:
         pushing(session, header)
@@ -222,11 +222,11 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
             model(inputs * (1 + rank)).square().sum().backward()
             seen.append(mean.clone())
-            if rank == 1:  # the last to push: what the server does then, it does in this one's thread
+            if rank == 1:  # the last to push: the server steps in the thread of its session
                 wait_until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy.pairs[0]._exchange.wait()
-            assert len(seen) > 1 or torch.equal(mean, seen[0])  # the exchange is over, the step is not
+            assert len(seen) > 1 or torch.equal(mean, seen[0])  # the exchange has ended, the step has not
         after = mean.clone()
         strategy.leave()
         return (seen or [after])[0], after
@@ -248,7 +248,7 @@ def test_a_group_that_has_been_away_for_long_is_not_waited_for_anew_at_the_end(m
         ending = threading.Thread(target=chief.finish, daemon=True)
         ending.start()
         ending.join(0.5)
-        assert ending.is_alive()  # it may come back
+        assert ending.is_alive()  # it may be restarted
         server.pairs[0]._away_since[1] -= server_group.AWAY_S
         ending.join(30)
         assert not ending.is_alive()
@@ -285,7 +285,7 @@ def test_or_they_are_skipped_and_counted() -> None:
     with run.serving():
         for rank, (change, skipped) in enumerate(run.on_workers(act)):
             assert change == pytest.approx(-0.02, rel=1e-4)  # the mean over the one that is finite
-            assert skipped == 1 + rank  # each worker's own
+            assert skipped == 1 + rank  # counted per worker
 
 
 def test_a_worker_s_own_skipped_steps_are_counted_where_it_pushes_only_now_and_then() -> None:
@@ -368,7 +368,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         if dies.wait() == 0:
             run.replace_server(0)
         dies.wait()
-        descend(model, optimizer, batches(1, 4, torch.float32))  # which is lost
+        descend(model, optimizer, batches(1, 4, torch.float32))  # this push is lost
         strategy.pairs[0]._finish()
         if not rank:
             assert left.wait(30)
@@ -378,7 +378,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         left.set()
 
     for number, act in enumerate((first, second)):
-        options = {"checkpoint_every_s": 600.0}  # but for what it saves at goodbyes, and when it has been restored
+        options = {"checkpoint_every_s": 600.0}  # no periodic saves, only at goodbyes and after a restore
         run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id=f"run-{number}", options=options)
         with run.serving():
             run.on_workers(act)
@@ -387,7 +387,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
     saved = files.read_part(tmp_path, "ps-0", 3)
     before = saved["by_group"] if resumes else {}
     assert ledger.counts.by_group == {group: before.get(group, 0) + 3 for group in range(2)}
-    assert ("ps-0 passes over its newest part, which is another run's" in capfd.readouterr().out) is not resumes
+    assert ("ps-0 ignores its newest part, which belongs to another run" in capfd.readouterr().out) is not resumes
 
 
 def test_the_chief_does_not_wait_for_ever_for_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +417,7 @@ def test_an_error_of_torch_in_a_link_s_thread_is_the_training_thread_s(strategy_
         strategy.abandon()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # serve() raises: its process ends
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # serve() raises
 def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
     run = Run(1, 1)
     with run.serving():

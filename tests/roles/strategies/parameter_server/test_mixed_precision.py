@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 CPU = torch.device("cpu")
 OVERFLOWS = 3
-"""The step whose gradients do."""
+"""The step whose gradients overflow."""
 
 
 def network_in_float32() -> nn.Module:
@@ -32,7 +32,7 @@ def descend(
     part: slice,
     accumulate: int = 1,
 ) -> float:
-    """As torch's manual has it. Each step is of `accumulate` equal parts of a batch. The scale at the end."""
+    """Train as in torch's documentation, with steps of `accumulate` equal parts of a batch; returns the final scale."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=4)
     for step, (inputs, targets) in enumerate(data):
         factor = float("inf") if step == OVERFLOWS else 1 / accumulate
@@ -56,7 +56,7 @@ def descend(
     ids=["each step by the servers", "steps of the worker's own between"],
 )
 def test_it_does_what_it_does_in_one_process(workers: int, options: dict[str, Any], fused: bool) -> None:
-    """To the last bit: scales and halves are powers of two. An optimizer that is fused asks a scaler itself."""
+    """Bitwise, since scales and halves are powers of two. A fused optimizer handles the scale itself."""
     run = Run(workers, 2, strategy="downpour" if options else "sandblaster", options=options)
     data = batches(10, 8, torch.float32)
 
@@ -78,7 +78,7 @@ def test_it_does_what_it_does_in_one_process(workers: int, options: dict[str, An
     assert expected == 2.0**6  # grown and halved once each
     for model, scale, skipped in outcomes:
         assert (scale, skipped) == (expected, 1)
-        # What is pushed is the sum of two steps' gradients, of which the servers subtract all at once.
+        # The sum of two steps' gradients is pushed, and the servers subtract it at once.
         assert difference(model.state_dict(), alone.state_dict()) <= (1e-6 if options else 0)
 
 
@@ -118,7 +118,7 @@ def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
         weight, means = model[0].weight, []
         for scaled in (4.0, float("inf")):
             before = weight.detach().clone()
-            scaler.scale(torch.ones(()))  # as before a backward
+            scaler.scale(torch.ones(()))  # as in the forward before a backward pass
             weight.grad = torch.full((24, 12), scaled)
             scaler.step(optimizer)
             scaler.update()
@@ -145,4 +145,4 @@ def test_servers_sum_gradients_of_sixteen_bits_in_thirty_two() -> None:
         return model.weight.flatten().tolist()
 
     with run.serving():
-        assert run.on_workers(act) == [[-86.0] * 4] * 3  # 256 + 1 would be 256 again
+        assert run.on_workers(act) == [[-86.0] * 4] * 3  # 256 + 1 would be rounded to 256

@@ -62,7 +62,7 @@ def test_changes_that_all_workers_make_alike_are_as_in_one_process(
     def act(rank: int) -> nn.Module:
         served, model = run.worker(rank), network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        change(model)  # before the first step too
+        change(model)  # also before the first step
         descend_changing(model, optimizer, data, change, rank, 3, served.clip_gradients if clips else None)
         served.leave()
         return model
@@ -77,7 +77,7 @@ def test_changes_that_all_workers_make_alike_are_as_in_one_process(
         assert difference(model.state_dict(), expected.state_dict()) < 1e-12
 
 
-def test_who_comes_last_pulls_what_there_was_before_the_chief_has_changed_it() -> None:
+def test_the_last_worker_pulls_the_parameters_from_before_the_chiefs_change() -> None:
     run, pushed = Run(2, 1), threading.Event()
 
     def act(rank: int) -> nn.Module:
@@ -96,7 +96,7 @@ def test_who_comes_last_pulls_what_there_was_before_the_chief_has_changed_it() -
         def begin_and_say(*arguments: object, **options: object) -> None:
             begin(*arguments, **options)
             chunks = run.servers_now[0].pairs[0].shard._chunks.values()
-            wait_until(lambda: any(chunk.sums for chunk in chunks))  # what it has changed of it is there, and the push
+            wait_until(lambda: any(chunk.sums for chunk in chunks))  # its changed parameters and its push have arrived
             pushed.set()
 
         return begin_and_say
@@ -171,9 +171,9 @@ def test_a_change_that_is_not_alike_on_all_workers_is_refused_on_all(changes: tu
         return str(raised.value)
 
     with run.serving():
-        said = run.on_workers(act)
+        errors = run.on_workers(act)
     assert any(
-        "not alike on all workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in said
+        "not alike on all workers: 0.weight or 0.bias or 2.weight or 2.bias. Make the same" in each for each in errors
     )
 
 
@@ -190,7 +190,7 @@ def test_where_servers_cannot_take_a_change_it_is_refused_by_name(run: Run, why:
         workers = [run.worker(rank) for rank in range(run.workers)]
         served, model = workers[0], network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        descend(model, optimizer, batches(3, 4))  # whose own steps are no such change
+        descend(model, optimizer, batches(3, 4))  # steps of the optimizer are no changes by the script
         model[2].weight.data.clamp_(-0.01, 0.01)
         with pytest.raises(UsageProblem, match=rf"the parameter 2\.weight outside .*{why}.* Train with sandblaster"):
             descend(model, optimizer, batches(1, 4))
@@ -240,7 +240,7 @@ def gan() -> nn.ModuleDict:
 
 
 def adversarial(model: nn.ModuleDict, optimizer: torch.optim.Optimizer, data: list, part: int, parts: int) -> None:
-    """As pytorch/examples' DCGAN: what the generator made before the discriminator's step is used after it."""
+    """As in the DCGAN of pytorch/examples: images from before the discriminator's step are used after it."""
     for inputs, _ in data:
         fake = torch.tanh(model["g"](inputs[part::parts]))
         optimizer.zero_grad()
@@ -272,7 +272,7 @@ def test_what_a_step_does_not_change_can_still_be_in_a_graph() -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [256, None], ids=["received in place", "by way of a copy"])
 def test_what_a_step_changes_cannot(chunk_bytes: int | None) -> None:
-    """Or the gradients would be wrong, and no error would say so."""
+    """Otherwise the gradients would be wrong without an error."""
     run = Run(1, 1, chunk_bytes=chunk_bytes)
     with run.serving():
         served, model = run.worker(0), nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12)).double()
@@ -295,7 +295,7 @@ def test_parameters_are_installed_inside_step_alone() -> None:
         loss = model(inputs).square().sum()
         loss.backward(retain_graph=True)
         optimizer.step()
-        served.pairs[0]._exchange.wait()  # the new parameters are here
+        served.pairs[0]._exchange.wait()  # the new parameters have arrived
         loss.backward()
         assert difference(model.state_dict(), network().state_dict()) == 0
         optimizer.step()
@@ -324,7 +324,7 @@ def test_the_optimizer_is_copied_and_saved_as_the_plain_one_that_it_looks_like()
             assert other.param_groups[0]["lr"] == 0.01
             before = {name: value.clone() for name, value in model.state_dict().items()}
             version = run.servers_now[0].pairs[0].shard.version
-            descend(its, other, batches(1, 4))  # it steps its own model by itself
+            descend(its, other, batches(1, 4))  # its own model, without servers
             assert difference(its.state_dict(), before) > 0
             assert difference(model.state_dict(), before) == 0
             assert run.servers_now[0].pairs[0].shard.version == version

@@ -93,7 +93,7 @@ def test_the_result_is_the_same_under_what_the_script_has_set(setting: object, s
 
 
 def test_a_default_device_of_the_script_s_is_not_the_exchange_s() -> None:
-    """`meta` holds no numbers, so that whatever came to lie there would be seen."""
+    """Tensors that are created on `meta` by mistake have no values, which fails."""
     run, data = Run(1, 2), batches(5, 8)
     with run.serving():
         served, model = run.worker(0), model_of()

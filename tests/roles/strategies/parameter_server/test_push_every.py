@@ -28,7 +28,7 @@ def start(start_forked: Start) -> Start:
 
 
 def held_by(run: Run) -> set[float]:
-    """All numbers that the servers hold."""
+    """All parameters of the servers."""
     chunks = [state for server in run.servers_now for state in server.pairs[0].shard._chunks.values()]
     return set(torch.cat([state.parameters for state in chunks]).tolist())
 
@@ -56,7 +56,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
             strategy.at_boundary(step)
             if step == 4 + hears_late_by * (rank % 2):
                 strategy.flush(4)
-                strategy.flush(4)  # a save, and a stop after the same step
+                strategy.flush(4)  # for a save and for a stop after the same step
         anew = strategy.finish()
         strategy.leave()
         assert anew == (rank == 0)
@@ -91,4 +91,4 @@ def test_a_stop_in_the_midst_loses_no_update_of_any_group(start: Start, tmp_path
     assert held.unique().tolist() == [-float(sum(updates))], json.dumps(updates)
     saved = files.complete(tmp_path / "checkpoints")[0]
     assert saved.step == updates[0]
-    assert saved.load("model.pt")["weight"].max() <= -updates[0]  # its own are in, whatever the other had pushed
+    assert saved.load("model.pt")["weight"].max() <= -updates[0]  # all its own updates are included

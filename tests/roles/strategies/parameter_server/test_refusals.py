@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tests.roles.strategies.parameter_server.test_downpour import CPU, distribut
 from tests.roles.strategies.parameter_server.test_sandblaster import momentum
 from torchyard_roles.environment import PeerAddress, Peers
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError, UsageProblem
+from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
 
 pytestmark = pytest.mark.train
 
@@ -25,13 +27,17 @@ def test_a_worker_with_another_key_is_refused() -> None:
             stranger.worker(0)
 
 
-def test_several_groups_of_servers_are_refused_before_anybody_is_met() -> None:
+def test_several_groups_of_servers_are_refused_before_any_connection() -> None:
     with pytest.raises(EnvironmentProblem, match=r"server_groups is 2, but the servers of downpour are one group"):
         Run(1, 1, 1, "downpour", options={"server_groups": 2}, peers=Peers(ps=(PeerAddress("ps-0", "", 0),))).worker(0)
 
 
-def told(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
-    """What each worker is told that distributes its model; empty where it may."""
+def limit_memory(server: ParameterServer, available: int) -> None:
+    server.settings = replace(server.settings, available=lambda: available)
+
+
+def refusals(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
+    """The refusal that each worker gets when it distributes its model; empty if it is accepted."""
 
     def act(rank: int) -> str:
         strategy = run.worker(rank)
@@ -49,7 +55,7 @@ def told(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
 
 
 def test_a_model_that_is_not_the_chiefs_is_refused_by_name() -> None:
-    chief, other = told(Run(2, 1), lambda rank: nn.Linear(4, 3 + rank))
+    chief, other = refusals(Run(2, 1), lambda rank: nn.Linear(4, 3 + rank))
     assert chief == ""
     assert other == (
         "The model of worker-1 is not the chief's: it has weight (4×4, float32, parameter group 0) "
@@ -92,13 +98,13 @@ def test_buffers_that_are_not_the_chiefs_are_refused_by_name() -> None:
         model.register_buffer("seen", torch.zeros(1 + rank))
         return model
 
-    assert "it has 8 bytes of buffers where the chief's has 4" in told(Run(2, 2), model_of)[1]
+    assert "it has 8 bytes of buffers where the chief's has 4" in refusals(Run(2, 2), model_of)[1]
 
 
-def test_a_server_that_cannot_hold_its_shard_says_so_before_anything_trains() -> None:
+def test_a_shard_that_exceeds_memory_is_refused_before_training() -> None:
     run = Run(1, 1)
     with run.serving():
-        run.servers_now[0]._available = lambda: 4000
+        limit_memory(run.servers_now[0], 4000)
         strategy = run.worker(0)
         model = small()
         with pytest.raises(UsageProblem, match=r"ps-0 cannot hold its shard: it needs .* Add parameter servers"):
@@ -145,11 +151,11 @@ def test_a_pair_that_would_not_fit_beside_what_the_others_will_take_is_refused_b
         strategy, _, _ = distribute(run, 0)
         pair = run.servers_now[0].pairs[0]
         assert pair.reserved > 0
-        run.servers_now[0]._available = lambda: 3 * 399 * 4 + 1024 + pair.reserved // 2
+        limit_memory(run.servers_now[0], 3 * 399 * 4 + 1024 + pair.reserved // 2)
         model = small()
         with pytest.raises(UsageProblem, match=r"ps-0 cannot hold its shard"):
             strategy.distribute(model, momentum(model), CPU)
-        run.servers_now[0]._available = lambda: 3 * 399 * 4 + 1024 + pair.reserved
+        limit_memory(run.servers_now[0], 3 * 399 * 4 + 1024 + pair.reserved)
         strategy.leave()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +89,14 @@ OPTIMIZERS = {
 
 
 def test_every_optimizer_of_torch_is_served_or_refused() -> None:
-    known = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
-    assert known - UNSERVED.keys() <= OPTIMIZERS.keys()
-    assert UNSERVED.keys() <= known
+    names = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
+    assert names - UNSERVED.keys() <= OPTIMIZERS.keys()
+    assert UNSERVED.keys() <= names
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if hasattr(torch.optim, name)])
 def test_an_optimizer_on_shards_does_what_it_does_in_one_process(name: str) -> None:
-    bias = name != "Muon"  # which takes matrices only
+    bias = name != "Muon"  # Muon accepts matrices only
 
     def model_of() -> nn.Module:
         torch.manual_seed(1)
@@ -158,7 +159,7 @@ def test_a_parameter_that_only_some_workers_use_is_stepped_with_the_mean() -> No
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.branches[0](inputs) if len(inputs) == 5 else self.branches[1](inputs)
 
-    data = batches(3, 9)  # worker 0 has 5 rows, worker 1 has 4
+    data = batches(3, 9)  # 5 rows for worker 0, 4 for worker 1
     (first, second) = train(Run(2, 2), Either, momentum, data)
     assert difference(first, second) == 0
     model = Either()
@@ -194,7 +195,7 @@ def test_batch_norm_s_figures_are_the_chiefs_everywhere() -> None:
 
 
 def test_buffers_are_sent_when_they_have_changed_and_are_the_chiefs_after_each_step() -> None:
-    """Of 80 kB, which no gradient comes near."""
+    """80 kB, much more than a gradient."""
     run = Run(2, 1)
     stepped = threading.Barrier(2, timeout=30)
 
@@ -204,7 +205,7 @@ def test_buffers_are_sent_when_they_have_changed_and_are_the_chiefs_after_each_s
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
         sent, seen = [], []
         for number in range(4):
-            if rank or number == 2:  # the chief's own changes once
+            if rank or number == 2:  # the chief's change once
                 model.seen.fill_(1 + 10 * rank + number)
             before = bytes_of(strategy)[0]
             model(batches(1, 4)[0][0]).square().sum().backward()
@@ -263,7 +264,7 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_ended(tmp_path: Path, pa
     expected = alone(model, momentum(model), data)
     if parts_are_there:
         assert difference(resumed.state_dict(), expected) < 1e-12
-    else:  # the momentum of one shard began anew
+    else:  # the momentum of one shard was reset
         assert 1e-12 < difference(resumed.state_dict(), expected) < 0.1
 
 
@@ -275,7 +276,7 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
         strategy.distribute(model, momentum(model), torch.device("cpu"))
         strategy.save(tmp_path, 10)
         files.write(tmp_path, 10, content, {})
-        for step in (20, 30, 40, 50):  # after each of which the chief's own disk is full
+        for step in (20, 30, 40, 50):  # the chief's disk is full after each
             strategy.save(tmp_path, step)
             assert part.exists()
         assert files.part_steps(tmp_path, "ps-0") == [50, 10]
@@ -284,12 +285,12 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
             files.write(tmp_path, step, content, {})
             files.prune(tmp_path)
         assert not part.exists()
-        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # 60's goes with the next
+        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # part 60 is pruned with the next save
         strategy.leave()
 
 
 def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where two groups say goodbye at once, and the first one's thread is held up between its copy and the disk."""
+    """Two groups leave at once, and the thread of the first one is delayed between its copy and the disk."""
     run = Run(1, 1, strategy="downpour", folder=str(tmp_path), options={"checkpoint_every_s": 600.0})
     with run.serving():
         strategy, model, (server,) = run.worker(0), network(), run.servers_now
@@ -302,7 +303,7 @@ def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monk
                 descend(model, optimizer, batches(1, 9))
                 assert (copy["version"], server.pairs[0].shard.version) == (0, 1)
                 later.start()
-                later.join(0.3)  # it does not end, as it has to wait for this one
+                later.join(0.3)  # it waits for this save
             return copy
 
         monkeypatch.setattr(server.pairs[0].shard, "state", copied)
@@ -323,7 +324,7 @@ def test_a_server_that_has_served_is_through_with_the_saves_after_its_workers_go
 
         def save_late() -> None:
             wait_until(lambda: server._ends and not server.pairs[0].clients)
-            time.sleep(1)  # longer than the server looks for more callers
+            time.sleep(1)  # longer than the timeout of the server's accept()
             save()
             saved.set()
 
@@ -333,14 +334,14 @@ def test_a_server_that_has_served_is_through_with_the_saves_after_its_workers_go
         assert saved.is_set()
 
 
-def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_who_is_missing() -> None:
+def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_the_missing_worker() -> None:
     run = Run(3, 1)
 
     def act(rank: int) -> torch.Tensor:
         strategy, model = run.worker(rank), nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)).double()
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
         chunks = run.servers_now[0].pairs[0].shard._chunks.values()
-        if rank == 2:  # its data has ended, and the others have pushed
+        if rank == 2:  # its data has ended after the others have pushed
             wait_until(lambda: all([len(one.arrived) for one in [*chunk.sums.values()]] == [2] for chunk in chunks))
         else:
             model(batches(1, 9)[0][0] * (1 + rank)).square().sum().backward()
@@ -379,7 +380,8 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
 def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:
     run = Run(2, 1)
     with run.serving():
-        run.servers_now[0]._begin_s = 0.3  # as where the server has come back empty, and the chief has left
+        server = run.servers_now[0]  # like a server that restarts without parameters after the chief has left
+        server.settings = replace(server.settings, begin_s=0.3)
         strategy, model = run.worker(1), network()
         with pytest.raises(UsageProblem, match=r"ps-0 has waited .* for the chief to bring its parameters"):
             strategy.distribute(model, momentum(model), torch.device("cpu"))

@@ -22,8 +22,8 @@ from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import read
 from torchyard_roles.exchange import tensor_connection
-from torchyard_roles.strategies.parameter_server import server_process as serving
-from torchyard_roles.strategies.reduction_server import reducer as reducing
+from torchyard_roles.strategies.parameter_server import server_process
+from torchyard_roles.strategies.reduction_server import reducer
 
 pytestmark = pytest.mark.train
 
@@ -32,7 +32,7 @@ RESUMABLE = Path(__file__).parents[2] / "programs" / "resumable.py"
 PAIRS = Path(__file__).parents[2] / "programs" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
-"""What a busy machine may need longer: workers import torch, and end, beside other tests."""
+"""Additional time on a busy machine, on which workers start and end beside other tests."""
 
 
 class Cluster:
@@ -95,9 +95,9 @@ def store() -> Iterator[join_stores.Served]:
 def read_until(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
     seen = []
-    for said in process.stdout:
-        seen.append(said)
-        if line in said:
+    for output in process.stdout:
+        seen.append(output)
+        if line in output:
             return
     raise AssertionError("".join(seen))
 
@@ -106,22 +106,22 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
     start: Start, tmp_path: Path, keeper: Keeper
 ) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
-    reports = {"TORCHYARD_REPORT": keeper.listen().address}
-    servers = [start(PROGRAM, "1", environment={**cluster.server(number), **reports}) for number in range(2)]
+    report_to = {"TORCHYARD_REPORT": keeper.listen().address}
+    servers = [start(PROGRAM, "1", environment={**cluster.server(number), **report_to}) for number in range(2)]
     workers = [start(PROGRAM, "20", environment=cluster.worker(rank)) for rank in range(2)]
     results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     assert results[0]["norm"] == results[1]["norm"]
     for server in servers:
-        output_of(server)  # which has ended with 0, and by itself
-    told = keeper.received()
-    last = {replica: metrics for replica, _, metrics in told}
+        output_of(server)  # it has ended by itself with code 0
+    reports = keeper.received()
+    last = {replica: metrics for replica, _, metrics in reports}
     assert last.keys() == {"ps-0", "ps-1"}
     for metrics in last.values():
         assert (metrics["version"], metrics["clients"], metrics["dropped"], metrics["skipped"]) == (20, 0, 0, 0)
         assert metrics["staleness"] == 0
         assert metrics["wait_s"] >= 0
-        assert "step" not in metrics  # which is the trainers': whoever follows the run would take it for theirs
-    assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in told if name == replica) for replica in last)
+        assert "step" not in metrics  # the step of a run is the trainers'
+    assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in reports if name == replica) for replica in last)
 
 
 def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: Start, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
 
 
 class Relay:
-    """Stands between one worker and its server, and never tells the worker that the server has gone."""
+    """A proxy between one worker and its server that hides the loss of the server from the worker."""
 
     def __init__(self, address: str, port: int) -> None:
         self._to = (address, port)
@@ -157,7 +157,7 @@ class Relay:
                 caller, _ = self._sockets[0].accept()
                 try:
                     server = socket.create_connection(self._to)
-                except OSError:  # it does not listen yet: the worker calls again
+                except OSError:  # the server does not listen yet: the worker retries
                     caller.close()
                     continue
                 self._sockets += [caller, server]
@@ -179,7 +179,7 @@ class Relay:
             thread.join(10)
 
 
-def test_a_worker_that_has_not_seen_a_servers_end_hears_of_it_from_the_others_and_not_of_its_fellow(
+def test_a_worker_that_has_not_noticed_a_lost_server_gets_its_name_and_not_a_workers(
     start: Start, tmp_path: Path
 ) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
@@ -212,15 +212,15 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
-    server.wait(DEADLINE_S)  # else the port may still be its own
+    server.wait(DEADLINE_S)  # until then it may hold the port
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     back.touch()
     for worker in workers:
         output = output_of(worker)
         assert "has lost ps-0" in output
-        assert "goes on with ps-0" in output
+        assert "is connected to ps-0 again" in output
         assert json.loads(output.splitlines()[-1])["loss"] < 1.0
-    assert "ps-0 goes on from version" in output_of(again)
+    assert "ps-0 resumes at version" in output_of(again)
 
 
 def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(start: Start, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
     output_of(other)
     output_of(server)
-    # The last checkpoint has all that the slower group has pushed after the chief's own last step.
+    # The last checkpoint has the slower group's pushes after the chief's last step.
     last = files.complete(tmp_path)[0]
     assert last.about["final"]
     (held,) = files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()
@@ -258,7 +258,7 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
 
 
 def losses(folder: Path, rank: int = 0) -> dict[str, str]:
-    """What each step said last, by its number."""
+    """The last line of each step, by its number."""
     lines = (folder / f"losses.{rank}").read_text().splitlines()
     return {line.split()[0]: line for line in lines if line.count(" ") == 3}
 
@@ -325,7 +325,7 @@ def test_two_pairs_that_take_turns_go_on_exactly(
 def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs(
     start: Start, tmp_path: Path, store: join_stores.Served, killed: int
 ) -> None:
-    """They are newer than its checkpoint, which must not be taken for changes of the script's."""
+    """The servers' values are newer than the checkpoint, which must not count as changes by the script."""
     run = Cluster(tmp_path / "checkpoints", "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.05)
 
     def launch(environment: dict[str, str], pause_s: float) -> subprocess.Popen[str]:
@@ -347,7 +347,7 @@ def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs
     assert set(losses(tmp_path, killed)) == {str(step) for step in range(1, 8 * 8 + 1)}
 
 
-def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Path) -> None:
+def test_a_server_that_is_not_in_its_run_ends_with_a_message(start: Start, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=1, servers=1)
     process = start(PROGRAM, "1", environment=cluster.server(3))
     output, _ = process.communicate(timeout=DEADLINE_S)
@@ -356,7 +356,7 @@ def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Pat
 
 
 @pytest.mark.parametrize("role", ["ps", "reducer"])
-def test_one_that_ends_hears_no_sigterm_any_more(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
+def test_a_server_that_ends_ignores_sigterm(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
     """A run that has succeeded ends its servers just when they end by themselves. What they ignore stays ignored while
     Python winds down; a handler of theirs would be taken back, and that SIGTERM be the end of one that had done well.
     """
@@ -371,6 +371,6 @@ def test_one_that_ends_hears_no_sigterm_any_more(role: str, tmp_path: Path, sigt
 
     ending = threading.Thread(target=end_it, daemon=True)
     ending.start()
-    (serving if role == "ps" else reducing).serve(environment)
+    (server_process if role == "ps" else reducer).serve(environment)
     ending.join()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN

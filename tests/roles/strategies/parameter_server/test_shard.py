@@ -30,7 +30,7 @@ def value(delivery: Delivery) -> float:
 
 
 class Worker:
-    """One worker of a group of its own, on f(x) = λx²/2."""
+    """A worker that is a group by itself, on f(x) = λx²/2."""
 
     def __init__(self, shard: Shard, group: int, curvature: float) -> None:
         self.shard, self.group, self.curvature = shard, group, curvature
@@ -74,7 +74,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     for worker in (fast, slow):
         worker.take(shard.pull(worker.group, 0, 0))
     for _ in range(4):
-        fast.value = 1.0  # a gradient of 1 each
+        fast.value = 1.0  # gradients of 1
         fast.push()
     reply = slow.push()
     assert reply.header["outcome"] == "stale"
@@ -82,7 +82,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     assert value(reply) == 4.0
     assert shard.ledger.counts.stale == 1
     assert shard.version == shard.ledger.counts.accepted == 4
-    assert slow.push().header["outcome"] == "accepted"  # now that it has the newest
+    assert slow.push().header["outcome"] == "accepted"  # computed from the newest parameters
 
 
 def push(
@@ -103,13 +103,13 @@ def test_only_the_first_of_a_round_count_where_there_are_backup_workers() -> Non
     assert push(shard, 2, 1, 3.0) == []
     first = push(shard, 0, 1, 1.0)
     assert sorted(delivery.rank for delivery in first) == [0, 2]
-    assert value(first[0]) == -2.0  # the mean of those two
-    (late,) = push(shard, 1, 1, 100.0, chunk=1)  # its set was fixed by the round's first chunk, for all chunks
+    assert value(first[0]) == -2.0  # the mean of both
+    (late,) = push(shard, 1, 1, 100.0, chunk=1)  # the first chunk determines the members for all chunks of the round
     assert late.header["outcome"] == "late"
     assert value(late) == 0.0
     (late,) = push(shard, 1, 1, 100.0)
     assert value(late) == -2.0
-    assert late.header["round"] == 1  # so that it goes on with the second
+    assert late.header["round"] == 1  # its next push belongs to round 2
     assert shard.ledger.counts.late == 1  # a push, not a chunk
     assert push(shard, 0, 1, 1.0, chunk=1) == []
     assert value(push(shard, 2, 1, 3.0, chunk=1)[0]) == -2.0

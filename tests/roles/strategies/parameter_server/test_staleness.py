@@ -18,13 +18,13 @@ CPU = torch.device("cpu")
 
 
 def bound(staleness: int) -> float:
-    """Below which rate times curvature plain SGD converges."""
+    """The largest product of learning rate and curvature for which plain SGD converges."""
     return 2 * math.sin(math.pi / (2 * (2 * staleness + 1)))
 
 
-@pytest.mark.parametrize(("staleness", "said"), [(0, 2.0), (1, 1.0), (3, 0.445), (7, 0.209)])
-def test_the_documented_table(staleness: int, said: float) -> None:
-    assert bound(staleness) == pytest.approx(said, abs=5e-4)
+@pytest.mark.parametrize(("staleness", "documented"), [(0, 2.0), (1, 1.0), (3, 0.445), (7, 0.209)])
+def test_the_documented_table(staleness: int, documented: float) -> None:
+    assert bound(staleness) == pytest.approx(documented, abs=5e-4)
 
 
 @pytest.mark.parametrize("overlaps", [True, False], ids=["overlapped", "blocking"])
@@ -36,7 +36,7 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
     curvatures = torch.tensor([0.98, 1.02], dtype=torch.float64) * bound(staleness)
     run = Run(groups, 1, groups, "downpour", options={"max_staleness": staleness})
     values: list[torch.Tensor] = []
-    pushes = 130 * (staleness + 1)  # in half of which the one falls and the other grows by more than a factor of 2.5
+    pushes = 130 * (staleness + 1)  # in half of them one falls and the other grows by more than a factor of 2.5
     with run.serving():
         crew: list[tuple[ParameterServerStrategy, nn.Module, torch.optim.Optimizer]] = []
         for rank in range(groups):
@@ -49,7 +49,7 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
             model[0].grad = curvatures * model[0].detach()
             optimizer.step()
             if overlaps:
-                served.pairs[0]._exchange.wait()  # the next one's turn comes when the server has stepped
+                served.pairs[0]._exchange.wait()  # the next worker follows when the server has stepped
             values.append(model[0].detach().clone())
             if turn >= 2 * groups:
                 assert served.statistics()["staleness"] == staleness
@@ -77,7 +77,7 @@ def test_one_group_is_never_stale() -> None:
 
 
 def test_a_push_of_several_steps_is_as_stale_as_the_oldest_of_its_gradients() -> None:
-    """Group 0 pushes the sum of 3 steps, all computed from what it began with, while group 1 has pushed 4 times."""
+    """Group 0 pushes the sum of 3 steps, all computed from its first parameters, while group 1 has pushed 4 times."""
     run = Run(2, 1, 2, "downpour", options={"push_every": 3, "pull_every": 1})
     with run.serving():
         crew = []

@@ -178,7 +178,7 @@ def test_the_step_of_one_pair_leaves_a_graph_of_the_others_alone(strategy: str, 
                 torch.equal(value, each) and version == each._version
                 for (value, version), each in zip(before, judge.parameters(), strict=True)
             )
-            graph.backward()  # autograd refuses it where parameters have changed meanwhile
+            graph.backward()  # autograd rejects it if parameters have changed meanwhile
             judging.step()
         served.leave()
 
@@ -224,8 +224,8 @@ def test_a_run_s_step_has_the_exchanges_of_all_pairs() -> None:
             play(generator, critic, 1)
             found = strategy.statistics()
             last = [pair.times["exchange_s"] + pair.times["wait_s"] for pair in strategy.pairs]
-            assert found["exchange_s"] + found["wait_s"] > sum(last)  # of the critic's two steps, one more
-            assert "compute_s" not in found  # which is the rest of the step
+            assert found["exchange_s"] + found["wait_s"] > sum(last)  # includes both steps of the critic
+            assert "compute_s" not in found  # the rest of the step
         strategy.at_boundary(3)
         assert strategy.statistics()["exchange_s"] == 0
         strategy.leave()
@@ -244,7 +244,7 @@ def test_the_chief_ends_though_a_group_waits_for_the_warm_start_of_a_pair_that_i
         strategy.distribute(*generator, CPU)
         if not rank:
             descend(critic[0], critic[1], [(inputs, inputs[:, :1]) for inputs, _ in batches(3, 4)])
-            assert joined.wait(30)  # the other group waits for the generator's warm start from here on
+            assert joined.wait(30)  # from here on the other group waits for the generator's warm start
         strategy.finish()
         strategy.leave()
 
@@ -281,7 +281,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
             strategy.restore(tmp_path, 5)
             if rank == 0:
                 shutil.rmtree(tmp_path / "parts")
-            strategy.restore(tmp_path, 5)  # as each further call of distribute() has it: nothing is read again
+            strategy.restore(tmp_path, 5)  # as further calls of distribute() do: nothing is read again
         return strategy, pairs
 
     first, saved = Run(2, 2, folder=str(tmp_path)), {}
@@ -336,7 +336,7 @@ def test_a_server_that_died_comes_back_with_all_pairs_and_none_with_another_s_ol
         _, other, _ = crew[1]
         before = copy.deepcopy(other.head.state_dict())
         (strategy, model, optimizers) = crew[1]
-        descend_halves(model, (optimizers[0],), data[:2])  # the second finds the server gone, and back
+        descend_halves(model, (optimizers[0],), data[:2])  # the second step finds the server lost and restarted
         assert difference(other.head.state_dict(), before) == 0
         descend_halves(model, optimizers, data)
         assert run.servers_now[0].pairs[1].shard.version > versions[1]
@@ -591,8 +591,8 @@ def test_values_that_workers_do_not_clip_alike_by_are_refused() -> None:
         return str(raised.value)
 
     with run.serving():
-        said = run.on_workers(act)
-    assert any("clip_gradients(value=…) was not called alike by all workers" in each for each in said), said
+        errors = run.on_workers(act)
+    assert any("clip_gradients(value=…) was not called alike by all workers" in each for each in errors), errors
 
 
 @pytest.mark.parametrize("by", ["norm", "value"])

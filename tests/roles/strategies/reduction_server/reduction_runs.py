@@ -64,7 +64,7 @@ class Topology:
 
     def reducer(self, number: int) -> ForkedProcess:
         role = {"TORCHYARD_ROLE": "reducer", "TORCHYARD_REPLICA": f"reducer-{number}"}
-        return self._runs.start(PROGRAMS / "reduces.py", environment={**self.environment, **role})
+        return self._runs.start(PROGRAMS / "served.py", environment={**self.environment, **role})
 
     def train(self, program: str, *arguments: str) -> list[ForkedProcess]:
         places = [(worker, local) for worker, ranks in enumerate(self._ranks) for local in range(ranks)]

@@ -38,7 +38,7 @@ def test_sums_in_rank_order_are_the_same_bit_by_bit_however_late_a_rank_is(
 ) -> None:
     world, mine, parts = 3, reducers(2), parts_of(3, dtype=dtype)
     expected = in_rank_order(parts)
-    assert not torch.equal(expected, in_rank_order(parts[::-1]))  # else this test would show nothing
+    assert not torch.equal(expected, in_rank_order(parts[::-1]))  # otherwise the order would not matter
 
     def work(rank: int) -> list[torch.Tensor]:
         client = mine.client(rank, world)
@@ -79,7 +79,7 @@ def test_sixteen_bits_are_summed_in_thirty_two(reducers: Callable[[int], Reducer
 
     def work(rank: int) -> torch.Tensor:
         client = mine.client(rank, 3)
-        # 256 is where bfloat16 counts in twos: 256 + 1 + 1 would stay 256 if each sum were rounded.
+        # From 256 on bfloat16 has steps of 2: 256 + 1 + 1 would stay 256 if each sum were rounded.
         flat = torch.full((9,), [256.0, 1.0, 1.0][rank], dtype=torch.bfloat16)
         client.reduce(flat, 0, 0).result(DEADLINE_S)
         client.close()
@@ -143,7 +143,7 @@ def test_a_slow_network_gets_small_chunks_and_a_fast_one_large_ones() -> None:
     assert [fitting_chunk(rate) for rate in rates] == expected
 
 
-def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Callable[[int], Reducers]) -> None:
+def test_the_wait_for_the_last_rank_is_measured_apart_from_the_exchange(reducers: Callable[[int], Reducers]) -> None:
     mine, has_come = reducers(1), threading.Event()
 
     class Told(Reducer):
@@ -157,7 +157,7 @@ def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Ca
         client = mine.client(rank, 2)
         if rank == 1:
             assert has_come.wait(DEADLINE_S)
-            time.sleep(0.3)  # by which it is later than the other
+            time.sleep(0.3)  # the delay of this rank
         began = time.monotonic()
         client.reduce(torch.ones(10), 0, 0).result(DEADLINE_S)
         took = time.monotonic() - began
@@ -173,7 +173,7 @@ def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Ca
 
 
 @pytest.mark.parametrize("other", [torch.ones(999), torch.ones(1000, dtype=torch.float64)])
-def test_ranks_with_different_models_are_both_told(reducers: Callable[[int], Reducers], other: torch.Tensor) -> None:
+def test_ranks_with_different_models_both_raise(reducers: Callable[[int], Reducers], other: torch.Tensor) -> None:
     mine = reducers(1)
 
     def work(rank: int) -> str:
@@ -200,7 +200,7 @@ def test_ranks_that_disagree_on_the_terms_are_refused(reducers: Callable[[int], 
     client.close()
 
 
-def test_a_stranger_is_refused_and_a_silent_one_keeps_nobody_waiting(
+def test_a_caller_without_the_key_is_refused_and_a_silent_one_delays_no_rank(
     reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authenticated_transport, "HANDSHAKE_DEADLINE_S", 600.0)

@@ -45,7 +45,7 @@ def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_
         for step in range(5):
             if step == 2 and rank == 2:
                 # The others have given all that their credit allows; this rank is the last, and the reducer dies
-                # while some have sums already that others still lack.
+                # while only some ranks have certain sums.
                 threading.Thread(target=lambda: (time.sleep(0.005), mine.replace(0), partly.set())).start()
             if step == 3:
                 assert partly.wait(DEADLINE_S)
@@ -61,8 +61,8 @@ def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_
         assert torch.allclose(outcomes[0][step], in_rank_order(parts), atol=1e-5)
         if order == "rank":
             assert torch.equal(outcomes[0][step], in_rank_order(parts))
-    said = capfd.readouterr().err
-    assert said.count("reducer-0 on 127.0.0.1 is gone: ") == said.count("reducer-0 is back") == world
+    log = capfd.readouterr().err
+    assert log.count("reducer-0 on 127.0.0.1 is gone: ") == log.count("reducer-0 is back") == world
 
 
 def test_what_is_kept_for_a_reducer_that_dies_is_one_copy_of_a_step_however_many_there_are(
@@ -169,7 +169,7 @@ def test_a_step_that_others_have_behind_them_is_sent_again_without_waiting_for_t
     after.close()
 
 
-def test_a_sum_reaches_the_new_connection_of_a_rank_whose_old_one_is_heard_late(
+def test_a_sum_reaches_the_new_connection_of_a_rank_whose_old_one_is_read_late(
     reducers: Callable[[int], Reducers],
 ) -> None:
     (reducer,) = reducers(1).all
@@ -193,7 +193,7 @@ def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     leaving, waiting = mine.client(1, 2, reconnect_s=0.1), mine.client(0, 2)
     done = waiting.reduce(torch.ones(100_000), 0, 0)
     for link in leaving._links:
-        link._ended = True  # as a killed process, which cannot come back
+        link._ended = True  # like a killed process
         link.connection.close()
     error = done.exception(DEADLINE_S)
     assert isinstance(error, PeerLost)
@@ -203,7 +203,9 @@ def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     leaving.close()
 
 
-def test_a_rank_that_is_abandoned_says_no_goodbye_and_the_others_are_told(reducers: Callable[[int], Reducers]) -> None:
+def test_a_rank_that_is_abandoned_sends_no_goodbye_and_the_others_are_informed(
+    reducers: Callable[[int], Reducers],
+) -> None:
     cluster = reducers(1)
     clients = [cluster.client(rank, 2) for rank in range(2)]
     future = clients[0].reduce(torch.ones(10), 0, 0)
@@ -214,7 +216,7 @@ def test_a_rank_that_is_abandoned_says_no_goodbye_and_the_others_are_told(reduce
 
 
 def test_the_others_hear_whose_loss_ended_a_rank_and_not_of_its_own_end(reducers: Callable[[int], Reducers]) -> None:
-    """Two ranks end because of a third: the one that stood still meanwhile may hear of the other's end first."""
+    """Two ranks end because of a third. A rank that was paused meanwhile may first receive the end of the other."""
     mine = reducers(2)
     ends, waits = mine.client(0, 2), mine.client(1, 2)
     future = waits.reduce(torch.ones(100_000), 0, 0)

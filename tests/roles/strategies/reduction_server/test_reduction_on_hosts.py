@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 PROGRAM = Path(__file__).parents[2] / "programs" / "exchanges.py"
 DEADLINE_S = 60
 BUSY_S = 5.0
-"""What a busy machine may need longer to say so."""
+"""Additional time on a busy machine."""
 
 
 def start(
@@ -37,7 +37,7 @@ def order(process: subprocess.Popen[str], line: str) -> None:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    """The next line that is not meant for people."""
+    """The next line of the program, without log messages."""
     assert process.stdout is not None
     return next(line.strip() for line in process.stdout if not line.startswith("torchyard:"))
 
@@ -59,13 +59,13 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
             order(process, f"steps {steps}")
         assert [answer(process) for process in training] == ["summed", "summed"]
         for host, (sent, received) in zip(hosts[:2], before, strict=True):
-            # Counted before packets are cut to the cable's size, so that headers hardly show.
+            # Counted before segmentation, so that there are few headers.
             assert (host.bytes_sent - sent) / steps == pytest.approx(size, rel=0.02)
             assert (host.bytes_received - received) / steps == pytest.approx(size, rel=0.02)
 
         hosts[3].cut_cable()
         cut = time.monotonic()
-        order(training[0], "steps 1")  # one waits for the reducer with much to send, the other is idle
+        order(training[0], "steps 1")  # one worker waits with much to send, the other is idle
         for process in training:
             assert answer(process) == "lost: reducer-1"
             assert time.monotonic() - cut < 10 + BUSY_S

@@ -34,15 +34,13 @@ def test_enough_reducers_do_it_alone(workers: int) -> None:
 
 
 @pytest.mark.parametrize(("workers", "reducers"), [(3, 1), (3, 2), (4, 1), (4, 2), (8, 3), (64, 40)])
-def test_too_few_reducers_are_helped_by_the_workers_and_no_link_takes_longer_than_said(
-    workers: int, reducers: int
-) -> None:
+def test_workers_help_too_few_reducers_and_no_link_takes_longer_than_planned(workers: int, reducers: int) -> None:
     plan = choose(workers, reducers)
     assert plan.kind == "mixed"
     assert plan.time < min(time for kind, time in times(workers, reducers).items() if kind != "mixed")
     assert sum(plan.weights) == pytest.approx(1)
     of_reducer, of_worker = plan.weights[0], plan.weights[-1]
-    # Either way: what a worker gives to the others for their shares, and what the others give to it for its own.
+    # In each direction: its parts for the shares of others, and their parts for its own share.
     worker_link = (1 - of_worker) + (workers - 1) * of_worker
     assert worker_link == pytest.approx(plan.time)
     assert workers * of_reducer == pytest.approx(plan.time)

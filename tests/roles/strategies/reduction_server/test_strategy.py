@@ -40,13 +40,13 @@ def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_prin
     assert json.loads(result)["difference"] <= tolerance
     assert not any(others)
     assert [output_of(reducer) for reducer in topology.reducers] == [""] * reducers
-    told = [(name, metrics) for name, _, metrics in keeper.received() if name.startswith("reducer")]
-    assert {name for name, _ in told} == {f"reducer-{number}" for number in range(reducers)}
-    # Of waiting there is nothing to say before the first rank has come.
-    assert all({"clients", "bytes_s"} <= metrics.keys() <= {"clients", "wait_s", "bytes_s"} for _, metrics in told)
-    assert all("wait_s" in metrics for metrics in dict(told).values())  # each one's last
-    assert {name for name, metrics in told if metrics["bytes_s"] > 0} == {name for name, _ in told}
-    assert max(metrics.get("wait_s", 0) for _, metrics in told) > 0
+    reports = [(name, metrics) for name, _, metrics in keeper.received() if name.startswith("reducer")]
+    assert {name for name, _ in reports} == {f"reducer-{number}" for number in range(reducers)}
+    # There is no waiting time before the first rank has connected.
+    assert all({"clients", "bytes_s"} <= metrics.keys() <= {"clients", "wait_s", "bytes_s"} for _, metrics in reports)
+    assert all("wait_s" in metrics for metrics in dict(reports).values())  # the last report of each
+    assert {name for name, metrics in reports if metrics["bytes_s"] > 0} == {name for name, _ in reports}
+    assert max(metrics.get("wait_s", 0) for _, metrics in reports) > 0
 
 
 def test_every_kind_of_parameter_is_the_same_on_all_ranks_in_every_run_and_plan(runs: Runs) -> None:

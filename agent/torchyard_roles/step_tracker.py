@@ -1,0 +1,122 @@
+"""Where the steps of a run begin and end, found by hooks on the script's optimizers, models and loaders.
+
+With one optimizer a step of the run ends with its step(). With several, it lasts until the next batch of the cluster's
+loader, or in a script without one, until each optimizer has stepped. A script without an optimizer ends a step at its
+next forward or batch after a backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchyard_roles.model_optimizer_pairs import Pairs
+    from torchyard_roles.strategies.base import Strategy
+    from torchyard_roles.training_metrics import Progress
+
+
+class StepTracker:
+    """The steps of one process.
+
+    Args:
+        progress: counts the steps.
+        before_step: called before the boundary at which a model or an optimizer begins a step.
+        at_boundary: called between two steps with the number of finished steps, whether this is the first call after
+            that step, and whether a step begins now. Returns False after the end of training.
+        after_step: called when a step has ended.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        progress: Progress,
+        *,
+        before_step: Callable[[], None],
+        at_boundary: Callable[[int, bool, bool], bool],
+        after_step: Callable[[], None],
+    ) -> None:
+        self.optimizers: list[torch.optim.Optimizer] = []
+        """All optimizers given to distribute()."""
+        self.in_step = False
+        self._strategy = strategy
+        self._progress = progress
+        self._before_step = before_step
+        self._at_boundary = at_boundary
+        self._after_step = after_step
+        self._accumulated_by_hand = False
+        """For scripts without an optimizer: whether gradients were accumulated since the last step."""
+        self._stepped: set[int] = set()
+        """With several optimizers: those that have stepped since the last boundary."""
+        self._has_loader = False
+        """Whether a loader of the cluster marks the start of each step."""
+        self._evaluations = 0
+        self._boundary_of = -1
+        """The last step for which `at_boundary` was called."""
+
+    def watch(self, pairs: Pairs) -> None:
+        """Install the hooks on models and optimizers."""
+        from torchyard_roles.module_hooks import NoSync, before_forward
+
+        for each in pairs.optimizers:
+            each.register_step_pre_hook(lambda *_: self._begin())
+            each.register_step_post_hook(self._optimizer_stepped)
+        if pairs.updates_by_hand:
+            for parameter in pairs.model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(self._accumulated)
+        for model in pairs.models:
+            before_forward(model, self._before_forward)
+            if not hasattr(model, "no_sync"):
+                model.no_sync = NoSync(self._strategy.accumulating)
+
+    def at_loader_request(self, more: bool) -> None:
+        """The script requests a batch of the cluster's loader. `more`: there is one."""
+        self._has_loader = True
+        self.end_pending()
+        self._boundary(begins=more)
+
+    def evaluate(self, begins: bool) -> None:
+        """An evaluation loader starts or ends; forwards in between belong to no step."""
+        self._evaluations += 1 if begins else -1
+
+    def end_pending(self) -> None:
+        """End a step whose end is not marked by an optimizer."""
+        if self._stepped or self._accumulated_by_hand:
+            self._end()
+
+    def _boundary(self, *, begins: bool) -> None:
+        if self.in_step or not self.optimizers:
+            return
+        step = self._progress.steps
+        is_new, self._boundary_of = step != self._boundary_of, step
+        if self._at_boundary(step, is_new, begins):
+            self.in_step = begins
+
+    def _before_forward(self) -> None:
+        self._strategy.before_forward()
+        if self._accumulated_by_hand and not self._has_loader:
+            self._end()
+        if not self._evaluations:
+            self._begin()
+
+    def _accumulated(self, _: torch.Tensor) -> None:
+        self._accumulated_by_hand = True
+
+    def _begin(self) -> None:
+        if not self.in_step:
+            self._before_step()
+            self._boundary(begins=True)
+
+    def _optimizer_stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._stepped.add(id(optimizer))
+        if len(self.optimizers) == 1 or (not self._has_loader and len(self._stepped) == len(self.optimizers)):
+            self._end()
+
+    def _end(self) -> None:
+        self._stepped.clear()
+        self._progress.step()
+        self.in_step = self._accumulated_by_hand = False
+        self._after_step()

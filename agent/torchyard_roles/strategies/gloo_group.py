@@ -1,0 +1,122 @@
+"""Collective operations of all ranks over gloo: small messages, tensors as bytes, and sparse gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchyard_roles.errors import PeerLost, RolesError
+
+BROADCAST_BYTES = 64 * 1024 * 1024
+"""Largest size of tensors that are broadcast together."""
+
+
+class GlooGroup:
+    """A gloo group of all ranks, separate since the script may run collectives in between. Methods raise PeerLost."""
+
+    def __init__(self) -> None:
+        self._group: Any = dist.new_group(backend="gloo")
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group(self._group)
+        self._group = None
+
+    def maximum(self, numbers: Sequence[int]) -> list[int]:
+        """The maximum of each number over all ranks."""
+        message = torch.tensor(numbers, dtype=torch.int32, device="cpu")
+        self.maximize(message)
+        found: list[int] = message.tolist()
+        return found
+
+    def maximize(self, values: torch.Tensor, within_s: float | None = None) -> None:
+        """Replace each value by its maximum over all ranks. `within_s`: longest wait for them."""
+        with naming_lost_ranks():
+            work = dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+            work.wait(*([timedelta(seconds=within_s)] if within_s is not None else []))
+
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        """The mean of a small tensor, on its device."""
+        total = value.detach().to("cpu", torch.float64, copy=True)
+        with naming_lost_ranks():
+            dist.all_reduce(total, group=self._group)
+        return (total / dist.get_world_size(self._group)).to(value)
+
+    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Set the tensors to the first rank's values, as bytes. Those on a GPU go through the default group."""
+        for run in _runs(tensors):
+            group = self._group if run[0].device.type == "cpu" else None
+            packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
+            with naming_lost_ranks():
+                dist.broadcast(packed, src=0, group=group)
+            for each, part in zip(run, packed.split([each.nbytes for each in run])):
+                each.copy_(part.clone().view(each.dtype).view(each.shape))  # a copy is aligned for its dtype
+
+    def average_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """The mean of the ranks' sparse gradients of a parameter, gathered on the CPU."""
+        gradient = parameter.grad
+        if gradient is None:
+            no_indices = torch.empty((1, 0), dtype=torch.int64, device="cpu")
+            no_rows = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device="cpu")
+            gradient = _sparse(no_indices, no_rows, parameter)
+        elif not gradient.is_sparse:
+            gradient = gradient.to_sparse(1)
+        gradient = gradient.detach().cpu().coalesce()
+        world_size = dist.get_world_size(self._group)
+        counts = torch.zeros(world_size, dtype=torch.int64, device="cpu")
+        counts[dist.get_rank(self._group)] = gradient._nnz()
+        with naming_lost_ranks():
+            dist.all_reduce(counts, group=self._group)
+            most = int(counts.max())
+            indices = torch.zeros((gradient.sparse_dim(), most), dtype=torch.int64, device="cpu")
+            indices[:, : gradient._nnz()] = gradient.indices()
+            values = torch.zeros((most, *gradient.values().shape[1:]), dtype=gradient.dtype, device="cpu")
+            values[: gradient._nnz()] = gradient.values()
+            all_indices = [torch.empty_like(indices) for _ in range(world_size)]
+            all_values = [torch.empty_like(values) for _ in range(world_size)]
+            dist.all_gather(all_indices, indices, group=self._group)
+            dist.all_gather(all_values, values, group=self._group)
+        sizes = counts.tolist()
+        total = _sparse(
+            torch.cat([each[:, :size] for each, size in zip(all_indices, sizes)], dim=1),
+            torch.cat([each[:size] for each, size in zip(all_values, sizes)]),
+            parameter,
+        )
+        return (total.coalesce() / world_size).to(parameter.device)
+
+
+@contextmanager
+def naming_lost_ranks() -> Iterator[None]:
+    """Convert errors of torch.distributed for a lost rank to PeerLost."""
+    try:
+        yield
+    except RolesError:
+        raise
+    except RuntimeError as error:
+        why = (str(error).splitlines() or ["its connection ended"])[0].rstrip(".")
+        raise PeerLost("another rank", "another host", why) from None
+
+
+def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(indices, values, tuple(like.shape), check_invariants=False)
+
+
+def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Non-empty tensors in runs of one device and at most BROADCAST_BYTES; larger tensors are separate runs."""
+    run: list[torch.Tensor] = []
+    size = 0
+    for each in tensors:
+        if not each.numel():
+            continue
+        if run and (size + each.nbytes > BROADCAST_BYTES or each.device != run[0].device):
+            yield run
+            run, size = [], 0
+        run.append(each)
+        size += each.nbytes
+    if run:
+        yield run
