@@ -1,4 +1,4 @@
-"""The time index of a log, a file beside it: the sizes that the log had at points in time; its writer and its reader.
+"""The index of a log, a file beside it: the sizes that the log had at points in time; its writer and its reader.
 
 Each line has `RECORD` bytes: a size of the log in bytes, and the time of the change that led to it, in seconds since
 the epoch. Ranks write to their logs themselves, so the keeper notes sizes at intervals and not lines. The time is that

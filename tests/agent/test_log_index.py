@@ -1,4 +1,4 @@
-"""The time index of a log: entries, lookups, damage, and its bound."""
+"""The index of a log: entries, lookups, damage, and its bound."""
 
 from __future__ import annotations
 

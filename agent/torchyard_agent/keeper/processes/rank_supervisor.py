@@ -173,7 +173,7 @@ class RankSupervisor:
         self._report_if_ended(name)
 
     async def _index_logs(self) -> None:
-        """Keeps the time indexes of the logs, in threads: a network file system may hang, the keeper must not."""
+        """Keeps the indexes of the logs, in threads: a network file system may hang, the keeper must not."""
         indexes = LogIndexWriter(os.path.join(self.place.folder, "logs"))
         while True:
             await in_a_thread(indexes.update)
