@@ -144,3 +144,21 @@ def test_any_junk_is_judged_without_a_fault(value: Any, method: str) -> None:
     assert isinstance(find_mismatch(value, ANSWERS[method]), str)
     if not isinstance(value, (dict, list)):
         assert find_mismatch(value, ANSWERS[method]) == "the answer"
+
+
+@pytest.mark.parametrize(
+    ("times", "at"),
+    [
+        ([[5, 1.5], [7, 2]], ""),
+        (7, "times"),
+        ([5], "times[0]"),
+        ([[5, 1.5], [7]], "times[1]"),
+        ([[5, 1.5, 2.0]], "times[0]"),
+        ([["5", 1.5]], "times[0][0]"),
+        ([[5, float("nan")]], "times[0][1]"),
+        ([[5, 1e300]], "times[0][1]"),
+    ],
+)
+def test_times_of_a_log_are_pairs_of_a_size_and_a_time(times: Any, at: str) -> None:
+    answer = {"data": "", "next": 0, "size": 0, "ended": False, "times": times}
+    assert find_mismatch(answer, ANSWERS["logs.read"]) == at

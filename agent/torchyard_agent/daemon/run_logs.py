@@ -7,11 +7,14 @@ import base64
 import os
 from typing import Any, Callable
 
+from torchyard_agent import log_index
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 PIECE = 512 * 1024
 """Bytes of log in one answer, at most."""
+MOST_TIMES = 8192
+"""Times in one answer, at most."""
 LOOK_EVERY_S = 0.1
 LONGEST_WAIT_S = 20.0
 
@@ -21,7 +24,8 @@ def list_logs(run_dir: str) -> list[dict[str, Any]]:
     folder = os.path.join(run_dir, "logs")
     try:
         with os.scandir(folder) as entries:
-            found = [{"name": entry.name, "size": entry.stat().st_size} for entry in entries]
+            logs = [entry for entry in entries if entry.name.endswith(".log")]
+            found = [{"name": entry.name, "size": entry.stat().st_size} for entry in logs]
     except FileNotFoundError:
         return []
     return sorted(found, key=lambda log: str(log["name"]))
@@ -31,7 +35,8 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     """A piece of one rank's log.
 
     `offset` counts bytes from the start, or from the end if it is negative. If there is no data yet, waits up to
-    `wait_s`. `ended`: this piece reaches the end of a log that will not grow.
+    `wait_s`. `ended`: this piece reaches the end of a log that will not grow. `times` are those of the piece, or with
+    `times_to_end` those of all bytes from the piece on; see `log_times`.
     """
     name = paths.log_name(str(params["replica"]), int(params.get("local_rank", 0)))
     path = os.path.join(run_dir, "logs", os.path.basename(name))
@@ -40,7 +45,8 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     offset = int(params["offset"])
     while True:
         ended = has_ended()  # asked before the size, so that all data is seen
-        size = os.path.getsize(path) if os.path.exists(path) else 0
+        status = os.stat(path) if os.path.exists(path) else None
+        size = status.st_size if status is not None else 0
         start = max(0, size + offset) if offset < 0 else offset
         if start > size:
             raise RpcError(f"{name} has {size} bytes, fewer than the offset {start}", "offset")
@@ -53,10 +59,14 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
             file.seek(start)
             data = file.read(limit)
     end = start + len(data)
+    times = []
+    if status is not None:
+        times = log_index.read_times(path, start, size if params.get("times_to_end") else end, status, MOST_TIMES)
     return {
         "data": base64.b64encode(data).decode(),
         "offset": start,
         "next": end,
         "size": size,
         "ended": ended and end >= size,
+        "times": times,
     }

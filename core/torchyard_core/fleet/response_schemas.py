@@ -1,12 +1,13 @@
 """Schemas of hosts' answers, checked on arrival so that a broken or hostile daemon only causes an error of its host.
 
 A schema is a type, a tuple of types, a dictionary of keys to schemas (keys ending in `?` are optional, further keys are
-allowed), a list with the schema of its items, or one of the classes below.
+allowed), a list with the schema of its items, a list with those of its several items each, or one of the classes below.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from torchyard_agent.protocol.metrics_report import METRICS
@@ -149,7 +150,13 @@ ANSWERS: dict[str, Any] = {
     "bookings.evidence": {"idle?": [dict], "uses?": [dict]},
     "bookings.confirm": {"kept": bool},
     "logs.list": [{"name": str}],
-    "logs.read": {"data": str, "next": Between(0, 2**63), "size": Between(0, 2**63), "ended": bool},
+    "logs.read": {
+        "data": str,
+        "next": Between(0, 2**63),
+        "size": Between(0, 2**63),
+        "ended": bool,
+        "times": [[Between(0, 2**63), Between(0, LATEST)]],
+    },
 }
 """Schemas of answers by method. Answers to other methods are not checked."""
 NOTIFICATIONS: dict[str, Any] = {
@@ -176,9 +183,10 @@ def find_mismatch(value: Any, shape: Any, at: str = "") -> str:
                 return found
         return ""
     if isinstance(shape, list):
-        if not isinstance(value, list):
+        if not isinstance(value, list) or (len(shape) > 1 and len(value) != len(shape)):
             return here
-        items = (find_mismatch(item, shape[0], f"{at}[{position}]") for position, item in enumerate(value))
+        pairs = enumerate(zip(value, cycle(shape), strict=False))
+        items = (find_mismatch(item, wanted, f"{at}[{position}]") for position, (item, wanted) in pairs)
         return next((one for one in items if one), "")
     if isinstance(shape, Each):
         if not isinstance(value, dict):

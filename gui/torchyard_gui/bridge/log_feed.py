@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.errors import AgentRefused, TorchyardError
+from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_core.launch.runs.logs import LOG_WAIT_S
 from torchyard_gui.bridge.jobs import Job, Jobs, explain
 
@@ -33,7 +34,7 @@ class LogFeed(QObject):
     """One log; `size` is its last known length in bytes."""
 
     grown = Signal(bytes, int)
-    """New data, or its beginning if there is much, and its offset; `size` is already updated."""
+    """New data, or its beginning if there is much, and its offset; `size` and `times` are already updated."""
     ended_changed = Signal()
     lost = Signal(object)
     """A TorchyardError: the host does not answer and is tried again."""
@@ -57,6 +58,7 @@ class LogFeed(QObject):
         self.replica = replica
         self.local_rank = local_rank
         self.size = 0
+        self.times = LogTimes()
         self.ended = False
         """Whether the log will not grow any more."""
         self._run_id = run_id
@@ -84,7 +86,11 @@ class LogFeed(QObject):
             self._connect()
             return
         asked = (offset, limit, taken)
-        self._ask(offset, limit, 0.0, lambda answer: taken(*answer[:2]), lambda: self._waiting.append(asked))
+
+        def took(answer: dict[str, Any]) -> None:
+            taken(base64.b64decode(answer["data"]), int(answer["size"]))
+
+        self._ask(offset, limit, took, lambda: self._waiting.append(asked))
 
     def close(self) -> None:
         """Stops; no signal follows."""
@@ -124,26 +130,27 @@ class LogFeed(QObject):
             return
         begin = self.size
 
-        def took(answer: tuple[bytes, int, bool]) -> None:
-            data, size, ended = answer
-            self.size = max(self.size, size)
+        def took(answer: dict[str, Any]) -> None:
+            ended = bool(answer["ended"])
+            self.size = max(self.size, int(answer["size"]))
+            self.times.add(answer["times"])
             if self.size > begin:
-                self.grown.emit(data, begin)
+                self.grown.emit(base64.b64decode(answer["data"]), begin)
             if ended != self.ended:
                 self.ended = ended
                 self.ended_changed.emit()
             if not ended:
                 self._again.start(WATCH_EVERY_MS)
 
-        self._ask(begin, PAGE_BYTES, LOG_WAIT_S, took, lambda: None)
+        self._ask(begin, PAGE_BYTES, took, lambda: None, wait_s=LOG_WAIT_S, times_to_end=True)
 
     def _ask(
         self,
         offset: int,
         limit: int,
-        wait_s: float,
-        took: Callable[[tuple[bytes, int, bool]], None],
+        took: Callable[[dict[str, Any]], None],
         lost: Callable[[], None],
+        **more: Any,
     ) -> None:
         params = {
             "run_id": self._run_id,
@@ -151,7 +158,7 @@ class LogFeed(QObject):
             "local_rank": self.local_rank,
             "offset": offset,
             "limit": limit,
-            "wait_s": wait_s,
+            **more,
         }
         link = self._link
         assert link is not None
@@ -164,15 +171,14 @@ class LogFeed(QObject):
     def _answered(
         self,
         future: Future[dict[str, Any]],
-        took: Callable[[tuple[bytes, int, bool]], None],
+        took: Callable[[dict[str, Any]], None],
         lost: Callable[[], None],
     ) -> None:
         if self._closed:
             return
         problem = future.exception()
         if problem is None:
-            answer = future.result()
-            took((base64.b64decode(answer["data"]), int(answer["size"]), bool(answer["ended"])))
+            took(future.result())
             return
         lost()
         error = explain(problem) if isinstance(problem, Exception) else TorchyardError(str(problem))

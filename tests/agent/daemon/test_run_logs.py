@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,22 @@ def test_a_negative_offset_counts_from_the_end(log: Path) -> None:
 def test_the_end_is_said_only_with_the_last_byte(log: Path) -> None:
     assert not read(log, lambda: True, limit=4)["ended"]
     assert read(log, lambda: True, offset=4)["ended"]
+
+
+def test_times_are_those_of_the_piece_or_of_all_that_follows(log: Path) -> None:
+    log.with_name("worker-0.log.times").write_bytes(b"%16d %14.3f\n%16d %14.3f\n" % (4, 10.0, 8, 20.0))
+    os.utime(log, (30.0, 30.0))
+
+    assert read(log, limit=4)["times"] == [(4, 10.0)]
+    assert read(log, offset=4)["times"] == [(8, 20.0), (14, 30.0)]
+    assert read(log, limit=1, times_to_end=True)["times"] == [(4, 10.0), (8, 20.0), (14, 30.0)]
+    assert read(log, offset=14)["times"] == []
+
+
+def test_an_index_is_no_log(log: Path) -> None:
+    log.with_name("worker-0.log.times").write_bytes(b"")
+
+    assert run_logs.list_logs(str(log.parent.parent)) == [{"name": "worker-0.log", "size": 14}]
 
 
 def test_waiting_ends_when_something_is_written(log: Path) -> None:

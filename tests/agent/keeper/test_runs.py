@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.keeper_cluster import KeeperCluster, python, replica, shell
 from tests.waiting import eventually
+from torchyard_agent.log_index import RECORD
 
 REPORTS = """
 import json, os, socket
@@ -38,6 +39,21 @@ def test_a_run_on_three_hosts_succeeds_and_every_host_knows(play: Play) -> None:
             assert host.ended()["state"] == "succeeded"
             assert host.states()[-1] == "succeeded"
         assert "hush" not in (a.run_dir / "journal.jsonl").read_text() + (a.run_dir / "run.json").read_text()
+
+    play(story)
+
+
+def test_the_keeper_notes_when_each_rank_wrote(play: Play) -> None:
+    async def story(yard: KeeperCluster) -> None:
+        (a,) = await yard.add("gpu-a")
+        index = a.run_dir / "logs" / "worker-0.log.times"
+        noted = f"while [ ! -e {index} ]; do sleep 0.01; done; sleep 0.02; echo two"
+        await yard.begin(replica("worker-0", "gpu-a", shell(f"echo one; {noted}; sleep 600")))
+        await eventually(lambda: index.exists() and index.stat().st_size == 2 * RECORD)
+        (size, first), (whole, second) = (line.split() for line in index.read_text().splitlines())
+        assert (size, whole) == ("4", "8")
+        assert float(first) < float(second)
+        await a.call("stop", force=True)
 
     play(story)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.core.examples import host, topology
+from torchyard_agent.protocol.log_times import Entry
 from torchyard_core.errors import AgentRefused, HostError, Unreachable
 from torchyard_core.formatting import utc_timestamp
 from torchyard_core.home import Home
@@ -118,6 +119,8 @@ class Acting:
         self.is_forgotten = False
         """Whether its hosts have deleted the run."""
         self.logs: dict[str, bytes] = {}
+        self.log_times: dict[str, list[Entry]] = {}
+        """Each log's sizes at points in time. Data that is added without a time gets a later one as it is read."""
         self.stopped: list[dict[str, Any]] = []
         self.step = 0
         self.random = random.Random(7)
@@ -216,12 +219,22 @@ class Acting:
 
     def _log(self, params: dict[str, Any]) -> dict[str, Any]:
         rank = params.get("local_rank", 0)
-        log = self.logs.get(f"{params['replica']}.{rank}" if rank else params["replica"], b"")
+        name = f"{params['replica']}.{rank}" if rank else params["replica"]
+        log = self.logs.get(name, b"")
         begin = params["offset"]
         data = log[begin : begin + min(params.get("limit", 512 * 1024), 512 * 1024)]
         end = begin + len(data)
         ended = not self.alive and end >= len(log)
-        return {"data": base64.b64encode(data).decode(), "next": end, "size": len(log), "ended": ended}
+        times = self.log_times.setdefault(name, [])
+        if len(log) > (times[-1][0] if times else 0):
+            times.append((len(log), max((own[-1][1] for own in self.log_times.values() if own), default=BEGAN) + 1))
+        return {
+            "data": base64.b64encode(data).decode(),
+            "next": end,
+            "size": len(log),
+            "ended": ended,
+            "times": [list(entry) for entry in times if entry[0] > begin],
+        }
 
     # Events
 

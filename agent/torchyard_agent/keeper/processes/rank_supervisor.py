@@ -36,6 +36,8 @@ from torchyard_agent.keeper.processes.orphans import still_on_gpus
 from torchyard_agent.keeper.processes.rank_process import CannotStart, Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
 from torchyard_agent.keeper.timeouts import Timeouts
+from torchyard_agent.log_index import LogIndexWriter
+from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
@@ -99,6 +101,7 @@ class RankSupervisor:
         """PIDs of notification commands: children of this process that belong to no replica."""
         self._clearing: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
+        self._indexing: asyncio.Task[None] | None = None
         self._kill_at = 0.0
         self._changed = asyncio.Event()
 
@@ -151,6 +154,8 @@ class RankSupervisor:
         self._await_stability()
 
     def _start(self, replica: ReplicaAssignment) -> None:
+        if self._indexing is None:
+            self._indexing = asyncio.get_running_loop().create_task(self._index_logs())
         name = replica["name"]
         for rank in replica["ranks"]:
             try:
@@ -166,6 +171,13 @@ class RankSupervisor:
         else:
             self.send(ReplicaSpawned(name))
         self._report_if_ended(name)
+
+    async def _index_logs(self) -> None:
+        """Keeps the indexes of the logs, in threads: a network file system may hang, the keeper must not."""
+        indexes = LogIndexWriter(os.path.join(self.place.folder, "logs"))
+        while True:
+            await in_a_thread(indexes.update)
+            await asyncio.sleep(FINEST_S)
 
     def _await_stability(self) -> None:
         """Starts the spares once no rank of this host has been started for a while."""

@@ -106,11 +106,12 @@ def logs(
     replica: Annotated[str | None, typer.Option(help="Only this one, like worker-0.")] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="Only so many lines from the end of each log.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="On a terminal too, with control characters as printed.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line, in UTC.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the logs of a run's replicas. With several logs, each line begins with its replica's name.
+    """Print the logs of a run's replicas. Several logs are merged by time, each line after its replica's name.
 
-    With --json: a line of JSON for each, {"replica", "local_rank", "line"}.
+    With --json: a line of JSON for each, {"replica", "local_rank", "line"}, and "time" with --timestamps.
 
     Example: torchyard runs logs last -f --replica worker-0
     """
@@ -126,11 +127,11 @@ def logs(
             return fleet.link(host, install=False)
 
         def listed() -> list[LogReader]:
-            return log_readers(shown, replica, links, reattach)
+            return log_readers(shown, replica, links, reattach, tail)
 
         def all_to_come() -> list[LogReader]:
             first = [
-                LogReader(run.run_id, found["name"], 0, links[found["host"]], reattach)
+                LogReader(run.run_id, found["name"], 0, links[found["host"]], reattach, tail)
                 for found in shown["replicas"]
                 if found["host"] in links and replica in (None, found["name"])
             ]
@@ -139,14 +140,14 @@ def logs(
             return [*first, *listed()]
 
         if follow:
-            printer = LinePrinter(replica is None and len(shown["replicas"]) > 1, as_json, raw)
+            several = replica is None and len(shown["replicas"]) > 1
             try:
-                FollowedLogs(all_to_come, printer, tail).follow()
+                FollowedLogs(all_to_come, LinePrinter(several, as_json, raw, timestamps)).follow()
             except KeyboardInterrupt:
                 raise typer.Exit(0) from None  # ends the following; the run goes on
         else:
             readers = listed()
-            print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw), tail)
+            print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw, timestamps))
     if not all_there:
         raise typer.Exit(3)
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import heapq
 import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from types import TracebackType
 
 import typer
 
 from torchyard_core.cli.output import print_json_line, print_log_line, remark
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.formatting import utc_timestamp
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
-from torchyard_core.launch.runs.logs import LogReader
+from torchyard_core.launch.runs.logs import LogLine, LogReader, merge_lines
 from torchyard_core.text_sanitizer import one_line
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
+HOLD_S = 0.3
+"""Time that a new line waits for earlier ones of other logs: hosts look every 0.1 s for new lines."""
 LOOK_S = 2.0
 """Interval of looking for new logs."""
 
@@ -34,17 +41,19 @@ class LinePrinter:
     as_json: bool
     raw: bool = False
     """Prints control characters on a terminal, too."""
+    timestamps: bool = False
     _colours: dict[str, str] = field(default_factory=dict)
 
-    def show(self, reader: LogReader, line: str) -> None:
+    def show(self, reader: LogReader, line: LogLine) -> None:
         if self.as_json:
-            print_json_line({"replica": reader.replica, "local_rank": reader.local_rank, "line": line})
+            printed = {"replica": reader.replica, "local_rank": reader.local_rank, "line": line.text}
+            print_json_line({**printed, "time": utc_timestamp(line.time)} if self.timestamps else printed)
             return
-        prefix = ""
+        prefix = f"{utc_timestamp(line.time)} " if self.timestamps else ""
         if self.several or reader.local_rank:
             name = f"{reader.replica}.{reader.local_rank}" if reader.local_rank else reader.replica
-            prefix = f"{self._coloured(one_line(name))} | "
-        print_log_line(prefix, line, raw=self.raw)
+            prefix += f"{self._coloured(one_line(name))} | "
+        print_log_line(prefix, line.text, raw=self.raw)
 
     def _coloured(self, name: str) -> str:
         if not sys.stdout.isatty():
@@ -53,51 +62,68 @@ class LinePrinter:
         return typer.style(name, fg=colour)
 
 
-def print_logs(readers: Sequence[LogReader], printer: LinePrinter, tail: int | None) -> None:
-    """Prints the logs as they are, one after the other. Raises AgentRefused or a HostError."""
-    for reader in readers:
-        if tail is not None:
-            reader.skip_to_last(tail)
-        for line in reader.lines(wait=False):
-            printer.show(reader, line)
+def print_logs(readers: Sequence[LogReader], printer: LinePrinter) -> None:
+    """Prints the logs as they are, their lines by time. Raises AgentRefused or a HostError."""
+    for reader, line in merge_lines((reader, reader.lines(wait=False)) for reader in readers):
+        printer.show(reader, line)
     sys.stdout.flush()
 
 
 class FollowedLogs:
-    """Follows several logs, each on a thread of its own, until all have ended."""
+    """Prints several logs by time and follows them, each on a thread of its own, until all have ended."""
 
-    def __init__(self, find: Readers, printer: LinePrinter, tail: int | None):
+    def __init__(self, find: Readers, printer: LinePrinter):
         """`find` returns a reader for each log that exists or is expected; it is called every LOOK_S seconds."""
         self._find = find
         self._printer = printer
-        self._tail = tail
-        self._news: queue.Queue[tuple[LogReader, str | TorchyardError | None]] = queue.Queue()
+        self._news: queue.Queue[tuple[LogReader, list[LogLine] | TorchyardError | None]] = queue.Queue()
         self._known: set[tuple[str, int]] = set()
         self._open = 0
         self._lost: dict[LogReader, str] = {}
         """Readers whose host does not answer, with that host."""
         self._looked_at = float("-inf")
+        self._held: list[tuple[float, int, LogReader, LogLine]] = []
+        """A heap of lines that wait for earlier ones; the number keeps the order of arrival among equal times."""
+        self._numbers = count()
+        self._due: deque[tuple[float, float]] = deque()
+        """When the wait of lines is over, and their latest time."""
+        self._printed_to = 0.0
 
     def follow(self) -> None:
         """Prints until the end."""
-        self._look()
-        while self._open:
-            try:
-                reader, news = self._news.get(timeout=LOOK_S)
-            except queue.Empty:
-                self._look()
-                continue
-            self._take(reader, news)
+        found = self._look()
+        for reader, line in merge_lines((reader, _past_lines(reader)) for reader in found):
+            self._printer.show(reader, line)
+        sys.stdout.flush()
+        self._start(found)
+        while self._open or self._held:
+            wait_s = self._due[0][0] - time.monotonic() if self._due else LOOK_S
+            with suppress(queue.Empty):
+                self._take(*self._news.get(timeout=max(0.0, min(wait_s, LOOK_S))))
+            self._print_due()
             if self._news.empty():
                 sys.stdout.flush()
             if not self._open or time.monotonic() - self._looked_at > LOOK_S:
-                self._look()
+                self._start(self._look())
 
-    def _take(self, reader: LogReader, news: str | TorchyardError | None) -> None:
-        """Handles a line, a temporary HostError, or the reader's end: None, or an AgentRefused."""
-        if isinstance(news, str):
+    def _hold(self, reader: LogReader, lines: list[LogLine]) -> None:
+        for line in lines:
+            heapq.heappush(self._held, (line.time, next(self._numbers), reader, line))
+        self._due.append((time.monotonic() + (HOLD_S if self._open > 1 else 0.0), lines[-1].time))
+
+    def _print_due(self) -> None:
+        """Prints the lines whose wait is over, and the earlier ones."""
+        while self._due and (self._due[0][0] <= time.monotonic() or not self._open):
+            self._printed_to = max(self._printed_to, self._due.popleft()[1])
+        while self._held and self._held[0][0] <= self._printed_to:
+            _, _, reader, line = heapq.heappop(self._held)
+            self._printer.show(reader, line)
+
+    def _take(self, reader: LogReader, news: list[LogLine] | TorchyardError | None) -> None:
+        """Handles lines, a temporary HostError, or the reader's end: None, or an AgentRefused."""
+        if isinstance(news, list):
             self._lost.pop(reader, None)
-            self._printer.show(reader, news)
+            self._hold(reader, news)
         elif isinstance(news, HostError):
             if news.host not in self._lost.values():
                 remark(f"torchyard: {news.sentence()} Trying again …")
@@ -107,30 +133,33 @@ class FollowedLogs:
             if news is not None:
                 remark(f"torchyard: {reader.replica}: {news.sentence()}")
 
-    def _look(self) -> None:
-        """Starts a reader for each new log."""
+    def _look(self) -> list[LogReader]:
+        """The readers of new logs."""
         self._looked_at = time.monotonic()
         try:
             found = self._find()
         except HostError:
-            return  # the readers report the lost connection
+            return []  # the readers report the lost connection
+        new = []
         for reader in found:
             if (reader.replica, reader.local_rank) not in self._known:
                 self._known.add((reader.replica, reader.local_rank))
-                self._open += 1
-                name = f"log-{reader.replica}.{reader.local_rank}"
-                threading.Thread(target=self._read, args=(reader,), name=name, daemon=True).start()
+                new.append(reader)
+        return new
+
+    def _start(self, readers: Sequence[LogReader]) -> None:
+        """Starts a thread for each reader."""
+        for reader in readers:
+            self._open += 1
+            name = f"log-{reader.replica}.{reader.local_rank}"
+            threading.Thread(target=self._read, args=(reader,), name=name, daemon=True).start()
 
     def _read(self, reader: LogReader) -> None:
         """Reads one log to its end; runs on the reader's thread."""
-        tail = self._tail
         while not reader.ended:
             try:
-                if tail is not None:
-                    reader.skip_to_last(tail)
-                    tail = None
-                for line in reader.lines(wait=True):
-                    self._news.put((reader, line))
+                if lines := list(reader.lines(wait=True)):
+                    self._news.put((reader, lines))
             except AgentRefused as refusal:
                 self._news.put((reader, refusal))
                 return
@@ -138,6 +167,12 @@ class FollowedLogs:
                 self._news.put((reader, error))
                 time.sleep(RETRY_S)
         self._news.put((reader, None))
+
+
+def _past_lines(reader: LogReader) -> Iterator[LogLine]:
+    """The lines that the log has now; fewer if its host does not answer, which the reader's thread reports."""
+    with suppress(TorchyardError):
+        yield from reader.lines(wait=False)
 
 
 LAST_LINES_S = 5.0
@@ -183,7 +218,7 @@ class ChiefLog:
                 for line in self._reader.lines(wait=True):
                     with self._showing:
                         if not self._left.is_set():
-                            self._show(line)
+                            self._show(line.text)
             except OSError as error:
                 self._failure = error
                 return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-import codecs
-from collections.abc import Iterator, Mapping
-from typing import Any
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
+from torchyard_core.launch.runs.log_times import LogTimes
 
 LOG_WAIT_S = 10.0
 """Maximum time in seconds that a host waits for new log lines before it answers."""
@@ -15,22 +16,38 @@ TAIL_PIECE = 64 * 1024
 """Bytes that are read at a time when searching for a log's last lines."""
 
 
+class LogLine(NamedTuple):
+    """A line of a log, with the time of its first byte in seconds since the epoch, by the clock of the log's host."""
+
+    time: float
+    text: str
+
+
 class LogReader:
     """The lines of one rank's log, from its start, also while it grows."""
 
-    def __init__(self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach):
+    def __init__(
+        self,
+        run_id: str,
+        replica: str,
+        local_rank: int,
+        link: AgentLink,
+        reattach: Reattach,
+        tail: int | None = None,
+    ):
+        """`tail`: begin with the last complete lines, so many."""
         self.replica = replica
         self.local_rank = local_rank
         self._run_id = run_id
         self._link = link
         self._reattach = reattach
         self._offset = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._part = ""
+        self._tail = tail
+        self._part = b""
+        self._times = LogTimes()
         self.ended = False
 
-    def skip_to_last(self, count: int) -> None:
-        """Skips to the last `count` complete lines."""
+    def _skip_to_last(self, count: int) -> None:
         self._offset = 0
         size = end = int(self._read(0.0, limit=0)["size"])
         while end and count:
@@ -46,17 +63,21 @@ class LogReader:
                     return
         self._offset = end
 
-    def lines(self, *, wait: bool) -> Iterator[str]:
+    def lines(self, *, wait: bool) -> Iterator[LogLine]:
         """Yields new complete lines. With `wait`, the host waits up to LOG_WAIT_S for new lines."""
+        if self._tail is not None:
+            self._skip_to_last(self._tail)
+            self._tail = None
         while not self.ended:
             answer = self._read(LOG_WAIT_S if wait else 0.0)
-            data = base64.b64decode(answer["data"])
+            begin = self._offset - len(self._part)
+            *whole, self._part = (self._part + base64.b64decode(answer["data"])).split(b"\n")
             self._offset = int(answer["next"])
             self.ended = bool(answer["ended"])
-            *whole, self._part = (self._part + self._decoder.decode(data, self.ended)).split("\n")
-            yield from whole
-            if self.ended and self._part:
-                yield self._part
+            self._times.add(answer["times"])
+            for line in [*whole, self._part] if self.ended and self._part else whole:
+                yield LogLine(self._times.time(begin), line.decode("utf-8", "replace"))
+                begin += len(line) + 1
             if wait or self._offset >= int(answer["size"]):
                 return
 
@@ -76,8 +97,24 @@ class LogReader:
         return answer
 
 
+def merge_lines(logs: Iterable[tuple[LogReader, Iterable[LogLine]]]) -> Iterator[tuple[LogReader, LogLine]]:
+    """The lines of several logs by time, those of one time in the order of the logs.
+
+    Times are those of the hosts' clocks: lines of two hosts are ordered as exactly as their clocks agree.
+    """
+
+    def with_reader(reader: LogReader, lines: Iterable[LogLine]) -> Iterator[tuple[LogReader, LogLine]]:
+        return ((reader, line) for line in lines)
+
+    return heapq.merge(*(with_reader(*log) for log in logs), key=lambda item: item[1].time)
+
+
 def log_readers(
-    shown: dict[str, Any], replica: str | None, links: Mapping[str, AgentLink], reattach: Reattach
+    shown: dict[str, Any],
+    replica: str | None,
+    links: Mapping[str, AgentLink],
+    reattach: Reattach,
+    tail: int | None = None,
 ) -> list[LogReader]:
     """A reader for each log of the run, or of one replica, on the hosts in `links`."""
     wanted = {found["name"]: str(found["host"]) for found in shown["replicas"] if replica in (None, found["name"])}
@@ -88,6 +125,6 @@ def log_readers(
         for log in links[host].call("logs.list", {"run_id": shown["run_id"]}):
             name, _, rank = str(log["name"]).removesuffix(".log").partition(".")
             if wanted.get(name) == host:
-                readers.append(LogReader(shown["run_id"], name, int(rank or 0), links[host], reattach))
+                readers.append(LogReader(shown["run_id"], name, int(rank or 0), links[host], reattach, tail))
     order = list(wanted)
     return sorted(readers, key=lambda reader: (order.index(reader.replica), reader.local_rank))

@@ -270,12 +270,7 @@ class LogChoice(QComboBox):
         self._chosen: list[str] = []
         self.setMinimumWidth(150)
         self.setAccessibleName(self.tr("Whose log"))
-        self.setToolTip(
-            self.tr(
-                "Whose log. Logs carry no times: of several, what was printed before you looked stands side by side "
-                "by its position in each log, what comes later as it comes."
-            )
-        )
+        self.setToolTip(self.tr("Whose log. Several are merged by the times of their hosts' clocks."))
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
 
     @property

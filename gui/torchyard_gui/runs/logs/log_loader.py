@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QObject, Signal
@@ -12,9 +11,6 @@ from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 from torchyard_gui.runs.logs.log_search import LogSearch
 from torchyard_gui.runs.logs.paged_log import BLOCK
-
-OLD_S = 2.0
-"""Data received so soon after a host first answered existed before; later data is new."""
 
 
 class LogLoader(QObject):
@@ -31,7 +27,7 @@ class LogLoader(QObject):
     def __init__(self, feeds: Sequence[LogFeed], names: Sequence[str], parent: QObject | None = None):
         super().__init__(parent)
         self.feeds = tuple(feeds)
-        self.log = MergedLog(names)
+        self.log = MergedLog({name: feed.times for name, feed in zip(names, feeds, strict=True)})
         self._asked: set[tuple[int, int]] = set()
         self._troubles: dict[int, str] = {}
         self._closed = False
@@ -67,14 +63,9 @@ class LogLoader(QObject):
             self._search.cancel()
             self._search = None
 
-    def take(self, number: int, data: bytes, begin: int, *, is_old: bool) -> None:
-        """Appends data of a log, new or found at first."""
-        size = self.feeds[number].size
-        if is_old:
-            self.log.open(number, size)
-            self.log.put(number, begin, data, size)
-        else:
-            self.log.grow(number, begin, data, size)
+    def take(self, number: int, data: bytes, begin: int) -> None:
+        """Appends new data of a log."""
+        self.log.put(number, begin, data, self.feeds[number].size)
         self.grown.emit()
 
     def note(self, number: int, trouble: str) -> None:
@@ -111,10 +102,8 @@ class _Source(QObject):
         self._reading = reading
         self._number = number
         self._feed = feed
-        self._answered: float | None = None
-        self._has_begun = feed.size > 0
-        if self._has_begun:
-            reading.log.open(number, feed.size)
+        if feed.size:
+            reading.log.put(number, 0, b"", feed.size)
         self._connections = [
             (feed.grown, self._grown),
             (feed.ended_changed, reading.ended_changed),
@@ -131,15 +120,10 @@ class _Source(QObject):
         self._connections = []
 
     def _grown(self, data: bytes, begin: int) -> None:
-        since = time.monotonic() - (self._answered if self._answered is not None else time.monotonic())
-        is_old = not self._has_begun and begin == 0 and since < OLD_S
-        self._has_begun = True
-        self._reading.take(self._number, data, begin, is_old=is_old)
+        self._reading.take(self._number, data, begin)
 
     def _lost(self, error: TorchyardError) -> None:
         self._reading.note(self._number, error.sentence())
 
     def _found(self) -> None:
-        if self._answered is None:
-            self._answered = time.monotonic()
         self._reading.note(self._number, "")

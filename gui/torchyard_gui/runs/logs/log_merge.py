@@ -1,78 +1,21 @@
-"""Merges logs of any length in order of arrival, and tells which pages are missing."""
+"""Merges logs of any length by time, and tells which pages are missing.
+
+Times are those of the hosts' clocks: lines of two hosts are ordered as exactly as their clocks agree.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_gui.runs.logs.paged_log import KEPT, Line, MissingPage, PagedLog
 
-MOST_STEPS = 4096
-"""Bursts recorded per log; beyond, the older half is merged in pairs."""
-
-
-class Arrivals:
-    """Arrival times of one log's bytes: 0 to 1 for the initial data, then the number of the burst."""
-
-    def __init__(self) -> None:
-        self._old = 0
-        self._offsets: list[int] = []
-        self._times: list[float] = []
-        self.has_begun = False
-
-    def begin(self, size: int) -> None:
-        """Sets the size of the initial data."""
-        self._old = size
-        self.has_begun = True
-
-    def grow(self, offset: int, time: float) -> None:
-        """Records that data from `offset` on arrived in burst `time`, above 1; the last burst may continue."""
-        if self._times and time <= self._times[-1]:
-            return
-        self._offsets.append(offset)
-        self._times.append(time)
-        if len(self._times) > MOST_STEPS:
-            half = MOST_STEPS // 2
-            self._offsets[:half] = self._offsets[:half:2]
-            self._times[:half] = self._times[:half:2]
-
-    def time(self, offset: int) -> float:
-        """Returns when the byte at `offset` arrived."""
-        if offset < self._old:
-            return offset / self._old
-        number = bisect_right(self._offsets, offset) - 1
-        return self._times[number] if number >= 0 else 1.0
-
-    def since(self, time: float) -> int | None:
-        """Returns the offset of the first byte that arrived at `time` or later, or None."""
-        if time < 1:
-            offset = max(0, int(time * self._old) - 1)
-            while offset < self._old and offset / self._old < time:
-                offset += 1
-            if offset < self._old:
-                return offset
-        return self._step(bisect_left(self._times, time))
-
-    def after(self, time: float) -> int | None:
-        """Returns the offset of the first byte that arrived after `time`."""
-        if time < 1:
-            offset = max(0, int(time * self._old) - 1)
-            while offset < self._old and offset / self._old <= time:
-                offset += 1
-            if offset < self._old:
-                return offset
-        return self._step(bisect_right(self._times, time))
-
-    def _step(self, number: int) -> int | None:
-        return self._offsets[number] if number < len(self._offsets) else None
-
-
 Place = tuple[float, int, int]
-"""(time, log number, byte offset) of the start of a line; ordered over all logs."""
+"""(seconds since the epoch, log number, byte offset) of the start of a line; ordered over all logs."""
 
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)
@@ -106,17 +49,17 @@ class MissingPages(Exception):
 class _Log:
     name: str
     pieces: PagedLog
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    times: LogTimes
 
 
 class MergedLog:
     """The logs by number."""
 
-    def __init__(self, names: Sequence[str] = ()):
-        kept = max(LEAST_KEPT, KEPT // max(1, len(names)))
-        self._logs = [_Log(name, PagedLog(kept)) for name in names]
-        self._now = 1.0
-        self._grower = -1
+    def __init__(self, times: Mapping[str, LogTimes] | None = None):
+        """`times`: those of each log, by its name; they grow with the log."""
+        times = times or {}
+        kept = max(LEAST_KEPT, KEPT // max(1, len(times)))
+        self._logs = [_Log(name, PagedLog(kept), of_log) for name, of_log in times.items()]
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -131,28 +74,11 @@ class MergedLog:
         return sum(log.pieces.size for log in self._logs)
 
     def put(self, number: int, offset: int, data: bytes, size: int) -> None:
-        """Adds a requested page of a log."""
+        """Adds new data or a requested page of a log that has now `size` bytes."""
         self._logs[number].pieces.put(offset, data, size)
 
-    def open(self, number: int, size: int) -> None:
-        """Sets the initial size of a log."""
-        log = self._logs[number]
-        log.arrivals.begin(size)
-        log.pieces.size = max(log.pieces.size, size)
-
-    def grow(self, number: int, offset: int, data: bytes, size: int) -> None:
-        """Appends new data of a log. Successive data of one log is one burst."""
-        log = self._logs[number]
-        if not log.arrivals.has_begun:
-            log.arrivals.begin(0)
-        if number != self._grower:
-            self._grower = number
-            self._now += 1
-        log.arrivals.grow(offset, self._now)
-        log.pieces.put(offset, data, size)
-
     def place(self, number: int, offset: int) -> Place:
-        return (self._logs[number].arrivals.time(offset), number, offset)
+        return (self._logs[number].times.time(offset), number, offset)
 
     def offset(self, number: int, place: Place) -> int:
         """Returns the offset of a log's first byte at or after `place`."""
@@ -160,7 +86,7 @@ class MergedLog:
         log = self._logs[number]
         if number == whose:
             return min(at, log.pieces.size)
-        found = log.arrivals.since(when) if number > whose else log.arrivals.after(when)
+        found = log.times.since(when) if number > whose else log.times.after(when)
         return log.pieces.size if found is None else min(found, log.pieces.size)
 
     def line_from(self, number: int, place: Place) -> int:
@@ -218,24 +144,26 @@ class MergedLog:
     def near(self, share: float) -> Place:
         """Returns a line at about this fraction of all bytes. Raises MissingPages."""
         wanted = share * self.size
-        low, high = 0.0, self._now + 1
-        for _ in range(48):
+        logs = [log.times for log in self._logs]
+        low = min((times.time(0) for times in logs), default=0.0)
+        high = max((times.time(log.pieces.size) for times, log in zip(logs, self._logs, strict=True)), default=0.0)
+        for _ in range(64):
             middle = (low + high) / 2
             if self._bytes_before(middle) <= wanted:
                 low = middle
             else:
                 high = middle
-        # All bytes of a burst have one time: the target may be inside it.
-        burst = float(math.floor(high)) if high >= 1 else low
-        left = wanted - self._bytes_before(burst)
+        # All bytes of an entry have one time: the target may be inside it.
+        when = min((times.time(begin) for times in logs if (begin := times.since(low)) is not None), default=low)
+        left = wanted - self._bytes_before(when)
         for number, log in enumerate(self._logs):
-            begin = self.offset(number, (burst, -1, 0))
-            end = log.arrivals.after(burst) if burst >= 1 else begin
+            begin = self.offset(number, (when, -1, 0))
+            end = log.times.after(when)
             length = (log.pieces.size if end is None else end) - begin
             if left < length:
                 return self.line_with(number, begin + int(left))
             left -= max(0, length)
-        return (low, -1, 0)
+        return (when, -1, 0)
 
     def _bytes_before(self, when: float) -> int:
         return sum(self.offset(number, (when, -1, 0)) for number in range(len(self)))

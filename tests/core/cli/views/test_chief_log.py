@@ -25,7 +25,7 @@ class Talks:
         self.asked += 1
         line = f"line {self.asked}\n".encode()
         next = int(params["offset"]) + len(line)
-        return {"data": base64.b64encode(line).decode(), "next": next, "size": next, "ended": False}
+        return {"data": base64.b64encode(line).decode(), "next": next, "size": next, "ended": False, "times": []}
 
 
 def test_nothing_is_shown_after_leaving_be_a_line_on_its_way_just_then() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from PySide6.QtTest import QTest
 
 from tests.core.examples import host
 from tests.gui.runs.conftest import MakePage
-from tests.gui.runs.fake_hosts import Acting
+from tests.gui.runs.fake_hosts import BEGAN, Acting
 from torchyard_core.home import Home
 from torchyard_gui.runs.logs import log_dock
 from torchyard_gui.runs.logs.log_dock import ALL, LogDock
@@ -23,7 +24,11 @@ LEFT = Qt.MouseButton.LeftButton
 @pytest.fixture
 def dock(page: RunsPage, run: Acting) -> LogDock:
     for replica in run.plan.replicas:
-        run.logs[replica.name] = "".join(f"step {number} of {replica.name}\n" for number in range(50)).encode()
+        lines = [f"step {number} of {replica.name}\n".encode() for number in range(50)]
+        run.logs[replica.name] = b"".join(lines)
+        run.log_times[replica.name] = [
+            (size, BEGAN + number) for number, size in enumerate(accumulate(len(line) for line in lines))
+        ]
     run.logs["worker-2"] += b"needle in worker-2\n"
     return page.run_view.log
 
@@ -52,6 +57,15 @@ def test_all_replicas_are_read_as_one(qtbot: Any, dock: LogDock, run: Acting) ->
     assert dock.view.shown_names[-1] == "worker-1"
     run.logs["chief-0"] += b"more news\n"
     qtbot.waitUntil(lambda: dock.view.shown_lines[-2:] == ["news", "more news"])
+
+
+def test_lines_of_all_replicas_stand_in_the_order_of_their_times(qtbot: Any, dock: LogDock, run: Acting) -> None:
+    names = [replica.name for replica in run.plan.replicas]
+    dock.set_open(True)
+    choose(dock, "All 4 replicas")
+    qtbot.waitUntil(lambda: len(names_shown(dock)) == 4)
+    shown = [line for line in dock.view.shown_lines if line.startswith("step")]
+    assert shown == [f"step {number} of {name}" for number in range(50) for name in names][-len(shown) :]
 
 
 def test_those_that_are_chosen_on_the_page_are_read_as_one(qtbot: Any, page: RunsPage, dock: LogDock) -> None:

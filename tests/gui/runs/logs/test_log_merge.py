@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_gui.runs.logs import paged_log
 from torchyard_gui.runs.logs.log_merge import END, TOP, MergedLog, MissingPages
 
@@ -16,22 +20,40 @@ def text(name: str, count: int) -> bytes:
     return "".join(f"{name} line {number}\n" for number in range(count)).encode()
 
 
-def opened(*counts: int) -> MergedLog:
-    log = MergedLog(NAMES[: len(counts)])
+@dataclass
+class Logs:
+    """Merged logs whose lines are added with their times."""
+
+    merged: MergedLog
+    times: list[LogTimes]
+    sizes: list[int]
+
+    def add(self, number: int, time: float, data: bytes) -> None:
+        begin, self.sizes[number] = self.sizes[number], self.sizes[number] + len(data)
+        self.times[number].add([(self.sizes[number], time)])
+        self.merged.put(number, begin, data, self.sizes[number])
+
+
+def empty(count: int) -> Logs:
+    times = [LogTimes() for _ in range(count)]
+    return Logs(MergedLog(dict(zip(NAMES, times, strict=False))), times, [0] * count)
+
+
+def opened(*counts: int) -> Logs:
+    """Logs of so many lines, one each second."""
+    logs = empty(len(counts))
     for number, count in enumerate(counts):
-        data = text(NAMES[number], count)
-        log.open(number, len(data))
-        log.put(number, 0, data, len(data))
-    return log
+        for second, line in enumerate(text(NAMES[number], count).splitlines(keepends=True)):
+            logs.add(number, float(second), line)
+    return logs
 
 
-def add(log: MergedLog, number: int, begin: int, data: bytes) -> int:
-    log.grow(number, begin, data, begin + len(data))
-    return begin + len(data)
+def shown(log: MergedLog) -> list[str]:
+    return [line.line.text for line in log.lines(TOP, 10_000)]
 
 
 def test_every_line_of_every_log_is_there_once_and_each_log_stays_in_order() -> None:
-    log = opened(300, 300, 20)
+    log = opened(300, 300, 20).merged
     lines = log.lines(TOP, 10_000)
     assert len(lines) == 620
     for name, count in zip(NAMES, (300, 300, 20), strict=True):
@@ -40,40 +62,60 @@ def test_every_line_of_every_log_is_there_once_and_each_log_stays_in_order() -> 
     assert all(one.place < other.place for one, other in pairwise(lines))
 
 
-def test_what_was_there_before_stands_beside_each_other_by_its_position() -> None:
-    lines = opened(300, 300).lines(TOP, 600)
-    names = [line.name for line in lines]
-    # The lines of trainers alternate: no log's past is grouped together.
-    assert max(abs(names[:at].count("worker-0") - names[:at].count("worker-1")) for at in range(600)) <= 2
+def test_lines_stand_in_the_order_of_their_times_whatever_came_first() -> None:
+    logs = empty(3)
+    logs.add(1, 20.0, b"second\n")
+    logs.add(1, 40.0, b"fourth\nfifth\n")
+    logs.add(0, 10.0, b"first\n")
+    logs.add(2, 30.0, b"third\n")
+    logs.add(0, 40.0, b"at the time of the fourth, in an earlier log\n")
+    assert shown(logs.merged) == [
+        "first",
+        "second",
+        "third",
+        "at the time of the fourth, in an earlier log",
+        "fourth",
+        "fifth",
+    ]
 
 
-def test_what_comes_later_stands_at_the_end_in_the_order_it_came() -> None:
-    log = opened(50, 50)
-    ends = [len(text(name, 50)) for name in NAMES[:2]]
-    ends[1] = add(log, 1, ends[1], b"first\n")
-    ends[0] = add(log, 0, ends[0], b"second\nthird\n")
-    ends[1] = add(log, 1, ends[1], b"fourth\n")
-    before = log.lines(TOP, 1000)
-    assert [line.line.text for line in before[-4:]] == ["first", "second", "third", "fourth"]
-    add(log, 0, ends[0], b"fifth\n")
-    after = log.lines(TOP, 1000)
+def test_places_of_lines_stay_as_logs_grow() -> None:
+    logs = opened(50, 50)
+    before = logs.merged.lines(TOP, 1000)
+    logs.add(1, 99.0, b"new\n")
+    after = logs.merged.lines(TOP, 1000)
     assert [line.place for line in after[:-1]] == [line.place for line in before]
+    assert after[-1].line.text == "new"
 
 
-def test_a_log_that_begins_later_stands_at_the_end() -> None:
-    log = opened(50)
-    log = MergedLog(NAMES[:2])
-    data = text("worker-0", 50)
-    log.open(0, len(data))
-    log.put(0, 0, data, len(data))
-    add(log, 1, 0, b"here too\n")
-    assert log.lines(TOP, 100)[-1].line.text == "here too"
+def test_a_line_that_was_written_in_two_parts_has_the_time_of_its_first() -> None:
+    logs = empty(2)
+    logs.add(0, 10.0, b"begun ")
+    logs.add(1, 20.0, b"between\n")
+    logs.add(0, 30.0, b"and ended\nnext\n")
+    assert shown(logs.merged) == ["begun and ended", "between", "next"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(1, 3)), max_size=40), st.integers(1, 9))
+def test_merging_keeps_each_logs_order_and_pages_agree(writes: list[tuple[int, int, int]], count: int) -> None:
+    """Writes of one to three lines to a log, with the time since the write before."""
+    logs, time, expected = empty(3), 0.0, []
+    for position, (number, later, length) in enumerate(writes):
+        time += later
+        logs.add(number, time, "".join(f"{position}.{line}\n" for line in range(length)).encode())
+        expected += [(time, number, position, line) for line in range(length)]
+    lines = logs.merged.lines(TOP, 1000)
+    assert [line.line.text for line in lines] == [f"{position}.{line}" for _, _, position, line in sorted(expected)]
+    for at, line in enumerate(lines):
+        assert logs.merged.back(line.place, count) == lines[max(0, at - count)].place
+        assert logs.merged.lines(line.place, count) == lines[at : at + count]
 
 
 @pytest.mark.parametrize("count", [1, 7, 40])
 def test_pages_go_back_and_forth(count: int) -> None:
-    log = opened(200, 90, 3)
-    add(log, 2, len(text("worker-2", 3)), b"late\nlater\n")
+    logs = opened(200, 90, 3)
+    logs.add(2, 500.0, b"late\nlater\n")
+    log = logs.merged
     lines = log.lines(TOP, 1000)
     assert log.last_page(count) == lines[-count].place
     assert log.back(lines[100].place, count) == lines[100 - count].place
@@ -83,8 +125,9 @@ def test_pages_go_back_and_forth(count: int) -> None:
 
 
 def test_the_bar_and_the_lines_agree() -> None:
-    log = opened(400, 200)
-    add(log, 1, len(text("worker-1", 200)), b"much more\n" * 300)
+    logs = opened(400, 200)
+    logs.add(1, 500.0, b"much more\n" * 300)
+    log = logs.merged
     lines = log.lines(TOP, 2000)
     for share in (0.0, 0.1, 0.5, 0.8, 0.95):
         place = log.near(share)
@@ -95,10 +138,12 @@ def test_the_bar_and_the_lines_agree() -> None:
 def test_what_is_missing_in_all_logs_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_log, "BLOCK", 1000)
     monkeypatch.setattr(paged_log, "LONGEST", 100)
-    log = MergedLog(NAMES)
     texts = [text(name, 5000) for name in NAMES]
+    logs = empty(3)
+    log = logs.merged
     for number, data in enumerate(texts):
-        log.open(number, len(data))
+        logs.times[number].add([(size, float(size)) for size in range(1000, len(data) + 1000, 1000)])
+        log.put(number, 0, b"", len(data))
     with pytest.raises(MissingPages) as missing:
         log.last_page(10)
     assert [number for number, _ in missing.value.pieces] == [0, 1, 2]

@@ -1,0 +1,110 @@
+"""The index of a log, a file beside it: the sizes that the log had at points in time; its writer and its reader.
+
+Each line has `RECORD` bytes: a size of the log in bytes, and the time of the change that led to it, in seconds since
+the epoch. Ranks write to their logs themselves, so the keeper notes sizes at intervals and not lines. The time is that
+of the file's last change, hence exact for a rank that writes less often than the keeper looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from torchyard_agent.protocol.log_times import Entry, thin
+
+SUFFIX = ".times"
+RECORD = 32
+MOST_ENTRIES = 32_768
+"""Entries of an index, 1 MB; then the older ones are thinned out."""
+
+
+class LogIndexWriter:
+    """Keeps the indexes of all logs of a folder."""
+
+    def __init__(self, folder: str):
+        self._folder = folder
+        self._last: dict[str, tuple[int, Entry]] = {}
+        """By log: the number of entries, and the last one."""
+
+    def update(self) -> None:
+        """Notes the sizes of logs that have changed. A full disk delays the entries."""
+        with contextlib.suppress(OSError), os.scandir(self._folder) as found:
+            for entry in found:
+                if entry.name.endswith(".log"):
+                    with contextlib.suppress(OSError, ValueError):
+                        self._note(entry.path, entry.stat())
+
+    def _note(self, log: str, status: os.stat_result) -> None:
+        count, last = self._last.get(log, (0, (0, 0.0)))
+        if status.st_size < last[0]:  # the script truncated its log
+            count, last = 0, (0, 0.0)
+        if status.st_size > last[0]:
+            if count >= MOST_ENTRIES:
+                count = _compact(log)
+            last = _present(last, status)
+            file = os.open(log + SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if count else os.O_TRUNC), 0o600)
+            try:
+                if os.pwrite(file, _record(last), count * RECORD) < RECORD:
+                    return  # the disk is full; the next entry replaces this one
+            finally:
+                os.close(file)
+            count += 1
+        self._last[log] = count, last
+
+
+def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int) -> list[Entry]:
+    """At most `most` entries for the bytes of `log` from `begin` to `end`.
+
+    `status` is the log's. Bytes that the index does not cover have the time of the log's last change: the newest ones,
+    and all those of a log without an index or with a damaged one.
+    """
+    if begin >= end:
+        return []
+    entries: list[Entry] = []
+    with contextlib.suppress(OSError, ValueError), open(log + SUFFIX, "rb", buffering=0) as index:
+        file = index.fileno()
+        count = os.fstat(file).st_size // RECORD
+        first = _first_above(file, begin, 0, count)
+        last = _first_above(file, end - 1, first, count)
+        entries = _parse(os.pread(file, (last + 1 - first) * RECORD, first * RECORD))
+    if not entries or entries[-1][0] < end:
+        entries.append(_present(entries[-1] if entries else (0, 0.0), status))
+    return thin(entries, most)
+
+
+def _present(last: Entry, status: os.stat_result) -> Entry:
+    """The entry of a log's present state. Times never decrease, and a script may have set any."""
+    return status.st_size, max(last[1], min(status.st_mtime, time.time()))
+
+
+def _compact(log: str) -> int:
+    """Rewrites a log's index with at most half of its entries, and returns their number."""
+    with open(log + SUFFIX, "rb") as file:
+        entries = thin(_parse(file.read()), MOST_ENTRIES // 2)
+    with open(log + SUFFIX + ".new", "wb") as file:
+        file.write(b"".join(map(_record, entries)))
+    os.rename(log + SUFFIX + ".new", log + SUFFIX)
+    return len(entries)
+
+
+def _record(entry: Entry) -> bytes:
+    return b"%16d %14.3f\n" % entry
+
+
+def _parse(data: bytes) -> list[Entry]:
+    """The entries of the whole records. Raises ValueError where they are damaged, as by a power cut."""
+    entries = []
+    for begin in range(0, len(data) - RECORD + 1, RECORD):
+        size, seconds = data[begin : begin + RECORD].split()
+        entries.append((int(size), float(seconds)))
+    return entries
+
+
+def _first_above(file: int, size: int, low: int, high: int) -> int:
+    """The number of the first entry of more than `size` bytes, `high` if there is none."""
+    while low < high:
+        middle = (low + high) // 2
+        ((found, _),) = _parse(os.pread(file, RECORD, middle * RECORD))
+        low, high = (low, middle) if found > size else (middle + 1, high)
+    return low

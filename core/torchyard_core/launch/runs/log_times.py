@@ -1,0 +1,46 @@
+"""The times of one log's bytes, as its host noted them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+from torchyard_agent.protocol.log_times import Entry, thin
+
+MOST_ENTRIES = 16_384
+
+
+class LogTimes:
+    """Times by byte offset, in seconds since the epoch by the clock of the log's host; they never decrease."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._times: list[float] = []
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Adds the entries of later bytes; beyond MOST_ENTRIES, older ones are thinned out."""
+        for size, time in entries:
+            if not self._sizes or size > self._sizes[-1]:
+                self._sizes.append(size)
+                self._times.append(max(time, self._times[-1]) if self._times else time)
+        if len(self._sizes) > MOST_ENTRIES:
+            kept = thin(list(zip(self._sizes, self._times, strict=True)), MOST_ENTRIES // 2)
+            self._sizes, self._times = [size for size, _ in kept], [time for _, time in kept]
+
+    def time(self, offset: int) -> float:
+        """When the byte at `offset` was written; 0 if no time is known."""
+        number = min(bisect_right(self._sizes, offset), len(self._times) - 1)
+        return self._times[number] if self._times else 0.0
+
+    def since(self, time: float) -> int | None:
+        """The offset of the first byte that was written at `time` or later, or None."""
+        return self._begin(bisect_left(self._times, time))
+
+    def after(self, time: float) -> int | None:
+        """The offset of the first byte that was written after `time`, or None."""
+        return self._begin(bisect_right(self._times, time))
+
+    def _begin(self, number: int) -> int | None:
+        if number == len(self._times):
+            return None
+        return self._sizes[number - 1] if number else 0
