@@ -15,18 +15,10 @@ from __future__ import annotations
 
 from torchyard_core.errors import TorchyardError, UsageError
 
-WRONG_USAGE = frozenset(
-    {
-        "ambiguous_time",
-        "bad_rule",
-        "bad_time",
-        "no_gpus",
-        "no_such_booking",
-        "no_such_time",
-        "unknown_gpu",
-        "unknown_zone",
-    }
-)
+WRONG_USAGE = frozenset((
+    "ambiguous_time", "bad_rule", "bad_time", "no_gpus", "no_such_booking", "no_such_time", "unknown_gpu",
+    "unknown_zone",
+))  # fmt: skip
 """Codes of invalid input: exit code 2."""
 
 

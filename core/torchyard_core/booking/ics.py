@@ -109,13 +109,7 @@ def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
 
 
 def read_ics(
-    text: str | bytes,
-    *,
-    zone: str,
-    since: datetime,
-    until: datetime,
-    slots: Sequence[Slot],
-    gpus: Sequence[str] = (),
+    text: str | bytes, *, zone: str, since: datetime, until: datetime, slots: Sequence[Slot], gpus: Sequence[str] = ()
 ) -> Imported:
     """Drafts of the file's events that end after `since` and begin before `until`, repeated ones expanded.
 

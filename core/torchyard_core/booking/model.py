@@ -130,7 +130,7 @@ class Booking:
         return self.is_live and self.start <= now < self.end
 
     def to_json(self) -> dict[str, Any]:
-        return {field.name: _to_json(getattr(self, field.name)) for field in fields(self)}
+        return {field.name: value_to_json(getattr(self, field.name)) for field in fields(self)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Booking:
@@ -247,7 +247,8 @@ def from_rfc3339(text: str) -> datetime:
         raise ValueError(f"{text} is in no year of UTC") from None
 
 
-def _to_json(value: Any) -> Any:
+def value_to_json(value: Any) -> Any:
+    """A field of a booking as JSON."""
     if isinstance(value, datetime):
         return rfc3339(value)
     return list(value) if isinstance(value, tuple) else value

@@ -18,21 +18,9 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 AT_MOST = 500
 """Limit of the occurrences of one series."""
-_KEYS = frozenset(
-    [
-        "FREQ",
-        "UNTIL",
-        "COUNT",
-        "INTERVAL",
-        "BYDAY",
-        "BYMONTHDAY",
-        "BYMONTH",
-        "BYSETPOS",
-        "BYYEARDAY",
-        "BYWEEKNO",
-        "WKST",
-    ]
-)
+_KEYS = frozenset((
+    "FREQ", "UNTIL", "COUNT", "INTERVAL", "BYDAY", "BYMONTHDAY", "BYMONTH", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "WKST"
+))  # fmt: skip
 _FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 LONGEST_YEARS = 50
 """Limit of the length of a series."""

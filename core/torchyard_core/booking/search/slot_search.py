@@ -110,13 +110,7 @@ class _Opening:
 
 
 def _fits(
-    wish: Wish,
-    host: str,
-    pool: Sequence[Slot],
-    busy: Busy,
-    latest: datetime,
-    limit: int,
-    closed: Sequence[Interval],
+    wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int, closed: Sequence[Interval]
 ) -> list[tuple[Fit, timedelta]]:
     """Fits of one pool of GPUs, each with the free time left next to it."""
     openings = sorted(

@@ -1,6 +1,6 @@
 """The bookings database: SQLite or PostgreSQL. Only this package imports SQLAlchemy."""
 
-from torchyard_core.booking.store.booking_store import BookingStore, default_url, open_store
+from torchyard_core.booking.store.booking_store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import ImportVerdict, SeriesBooked, SkippedOccurrence
 from torchyard_core.booking.store.team_setup import Member, TeamSetup, setup_team
@@ -15,7 +15,6 @@ __all__ = [
     "TeamSetup",
     "Transferred",
     "Watch",
-    "default_url",
     "open_store",
     "setup_team",
     "transfer_all",

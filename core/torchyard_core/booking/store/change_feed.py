@@ -132,11 +132,6 @@ class Watch:
                 connection.invalidate()
 
 
-def watch(engine: Engine, on_change: Callable[[str], None]) -> Watch:
-    """Starts watching."""
-    return Watch(engine, on_change)
-
-
 MOST_BOOKINGS = 2000
 """After more changes, reading all that is shown is faster than following them."""
 _MOST_ENTRIES = 20_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, and_, select
 
@@ -14,12 +14,12 @@ from torchyard_core.booking.store.queries import BookingQueries
 from torchyard_core.booking.store.session import StoreSession
 
 
+@dataclass
 class ConflictQueries:
     """Finds the other bookings of wanted GPUs, and free places nearby."""
 
-    def __init__(self, session: StoreSession, queries: BookingQueries):
-        self._session = session
-        self._queries = queries
+    _session: StoreSession
+    _queries: BookingQueries
 
     def conflict(self, draft: Draft, *, except_booking: str | None = None) -> Conflict | None:
         """The other bookings of the draft's GPUs in its time; None if they are free."""

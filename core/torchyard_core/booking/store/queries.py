@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -15,15 +16,7 @@ import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.change_history import Change, Noted, changes_of
 from torchyard_core.booking.errors import Refused, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import (
-    Booking,
-    Changes,
-    Login,
-    Position,
-    Series,
-    Slot,
-    State,
-)
+from torchyard_core.booking.model import Booking, Changes, Login, Position, Series, Slot, State
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.length_limits import check_length
 from torchyard_core.booking.rules.quota import gpu_hours
@@ -38,11 +31,11 @@ from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.booking.zone_weeks import by_week
 
 
+@dataclass
 class BookingQueries:
     """Reads of bookings, slots, rules and logins. `load_…` methods take part in a transaction of the caller."""
 
-    def __init__(self, session: StoreSession):
-        self._session = session
+    _session: StoreSession
 
     def now(self) -> datetime:
         """The time by the clock of the team's database, or of this computer for a file."""
@@ -326,21 +319,6 @@ _LIVE: Sequence[str] = tuple(str(state) for state in State if state.is_live)
 
 
 def _booking_of(row: Row[Any], gpus: list[str]) -> Booking:
-    return Booking(
-        id=row.id,
-        owner=row.owner,
-        title=row.title,
-        purpose=row.purpose,
-        gpus=tuple(sorted(gpus)),
-        start=row.starts,
-        end=row.ends,
-        zone=row.zone,
-        state=State(row.state),
-        created=row.created,
-        changed=row.changed,
-        series_id=row.series_id,
-        run_id=row.run_id,
-        stop_at_end=row.stop_at_end,
-        let_go_at=row.let_go_at,
-        uid=row.uid,
-    )
+    values = row._asdict()
+    start, end, state = values.pop("starts"), values.pop("ends"), State(values.pop("state"))
+    return Booking(gpus=tuple(sorted(gpus)), start=start, end=end, state=state, **values)

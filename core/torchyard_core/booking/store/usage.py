@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -21,20 +22,14 @@ from torchyard_core.booking.usage_report import By, UsageRow, usage
 _FREES = {Verdict.NO_SHOW: State.NO_SHOW, Verdict.RELEASE: State.RELEASED}
 
 
+@dataclass
 class UsageRecords:
     """Records of use and evidence of idleness, usage reports, and idle release."""
 
-    def __init__(
-        self,
-        session: StoreSession,
-        queries: BookingQueries,
-        writer: BookingWriter,
-        transactions: WriteTransactions,
-    ):
-        self._session = session
-        self._queries = queries
-        self._writer = writer
-        self._transactions = transactions
+    _session: StoreSession
+    _queries: BookingQueries
+    _writer: BookingWriter
+    _transactions: WriteTransactions
 
     def uses(self, since: datetime, until: datetime) -> tuple[Use, ...]:
         """When GPUs were in use, and by whom, as agents reported."""

@@ -17,7 +17,7 @@ from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store import BookingStore, tables
-from torchyard_core.booking.store.booking_writer import booking_row, insert_rows
+from torchyard_core.booking.store.booking_writer import insert_rows, row_of
 from torchyard_core.booking.store.engine import Overlap, transaction
 
 RACERS = 50
@@ -98,7 +98,7 @@ def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
     """Writes half a booking, and is killed then."""
     store = open_at(url, "kim", Clock())
     with transaction(store.session.engine, writes=True) as connection:
-        connection.execute(insert(tables.bookings), [booking_row(half)])
+        connection.execute(insert(tables.bookings), [row_of(half)])
         row = {"booking_id": half.id, "gpu": half.gpus[0], "owner": half.owner}
         times = {"starts": half.start, "ends": half.end, "live": True}
         connection.execute(insert(tables.booking_gpus), [row | times])

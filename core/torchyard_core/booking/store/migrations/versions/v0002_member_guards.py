@@ -116,36 +116,6 @@ FUNCTIONS = [
           END LOOP;
           RETURN NULL;
         END $$""",
-    f"""CREATE OR REPLACE FUNCTION torchyard.past_stays() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
-        DECLARE
-          recently CONSTANT timestamptz := clock_timestamp() - interval '5 minutes';
-          longest float8 := 168;
-        BEGIN
-          IF torchyard.is_admin() THEN
-            RETURN NEW;
-          END IF;
-          IF TG_OP = 'INSERT' AND (NEW.starts < recently OR NEW.state NOT IN {LIVE})
-             OR NEW.state IN {LIVE} AND (NEW.ends < recently OR NEW.let_go_at IS NOT NULL)
-             OR NEW.state NOT IN {LIVE} AND (NEW.let_go_at IS NULL OR NEW.let_go_at < recently)
-             OR TG_OP = 'UPDATE' AND (
-               OLD.state NOT IN {LIVE} OR OLD.ends < recently
-               OR OLD.starts < recently
-                  AND (NEW.starts <> OLD.starts OR NEW.ends < recently OR NEW.state = 'cancelled')
-               OR NEW.starts < recently AND NEW.starts <> OLD.starts) THEN
-            RAISE EXCEPTION 'torchyard: the past stays as it was' USING ERRCODE = 'check_violation';
-          END IF;
-          IF TG_OP = 'INSERT' OR NEW.ends > NEW.starts + (OLD.ends - OLD.starts) THEN
-            SELECT (r.body::jsonb ->> 'longest_h')::float8 INTO longest FROM torchyard.rules AS r WHERE r.id = 1;
-            IF NOT FOUND THEN
-              longest := 168;
-            END IF;
-            IF NEW.ends > NEW.starts + longest * interval '1 hour' THEN
-              RAISE EXCEPTION USING ERRCODE = 'check_violation',
-                MESSAGE = 'torchyard: a booking is at most ' || longest || ' h long';
-            END IF;
-          END IF;
-          RETURN NEW;
-        END $$""",
     f"""CREATE FUNCTION torchyard.waits_in_order() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
           IF torchyard.is_admin() THEN

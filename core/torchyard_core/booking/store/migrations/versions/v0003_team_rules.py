@@ -264,7 +264,6 @@ RULES = [
           PERFORM torchyard.refuse_quota(NEW.id);
           RETURN NULL;
         END $$""",
-    # As in 0002, less the length, which is a rule like the others now.
     f"""CREATE OR REPLACE FUNCTION torchyard.past_stays() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           recently CONSTANT timestamptz := clock_timestamp() - interval '5 minutes';
@@ -342,18 +341,14 @@ SERVE = f"""
       UPDATE torchyard.waitlist AS w SET state = 'booked', booking_id = booking WHERE w.id = waiting;
       RETURN true;
     END $$"""
+_FUNCTIONS = """torchyard.clock(), torchyard.team_rules(), torchyard.to_utc(timestamp, text),
+    torchyard.matches(text, text), torchyard.minutes(text), torchyard.refuse(text, text),
+    torchyard.refuse_length(timestamptz, timestamptz), torchyard.refuse_window(text, text, timestamptz, timestamptz),
+    torchyard.refuse_quota(text), torchyard.shared_s(timestamptz, timestamptz, timestamptz, timestamptz),
+    torchyard.serve(text, text, text[], timestamptz, timestamptz)"""
 PRIVILEGES = [
-    """REVOKE ALL ON FUNCTION torchyard.clock(), torchyard.team_rules(), torchyard.to_utc(timestamp, text),
-       torchyard.matches(text, text), torchyard.minutes(text), torchyard.refuse(text, text),
-       torchyard.refuse_length(timestamptz, timestamptz),
-       torchyard.refuse_window(text, text, timestamptz, timestamptz), torchyard.refuse_quota(text),
-       torchyard.shared_s(timestamptz, timestamptz, timestamptz, timestamptz), torchyard.lengths_hold(),
-       torchyard.rules_hold(), torchyard.rules_hold_moved(),
-       torchyard.serve(text, text, text[], timestamptz, timestamptz) FROM PUBLIC""",
-    """GRANT EXECUTE ON FUNCTION torchyard.clock(), torchyard.team_rules(), torchyard.to_utc(timestamp, text),
-       torchyard.matches(text, text), torchyard.minutes(text), torchyard.refuse(text, text),
-       torchyard.refuse_length(timestamptz, timestamptz),
-       torchyard.refuse_window(text, text, timestamptz, timestamptz), torchyard.refuse_quota(text),
-       torchyard.shared_s(timestamptz, timestamptz, timestamptz, timestamptz),
-       torchyard.serve(text, text, text[], timestamptz, timestamptz) TO torchyard_member, torchyard_admin""",
+    f"REVOKE ALL ON FUNCTION {_FUNCTIONS} FROM PUBLIC",
+    """REVOKE ALL ON FUNCTION torchyard.lengths_hold(), torchyard.rules_hold(), torchyard.rules_hold_moved()
+       FROM PUBLIC""",
+    f"GRANT EXECUTE ON FUNCTION {_FUNCTIONS} TO torchyard_member, torchyard_admin",
 ]
