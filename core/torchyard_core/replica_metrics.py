@@ -18,26 +18,10 @@ from numpy.typing import NDArray
 from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS, custom_metrics
 
 FIELDS = (
-    "cpu",
-    "memory_mb",
-    "gpu",
-    "gpu_memory_mb",
-    "gpu_memory_total_mb",
-    "power_w",
-    "temperature_c",
-    "step",
-    "loss",
-    "throughput",
-    "compute_s",
-    "exchange_s",
-    "wait_s",
-    "staleness",
-    "dropped",
-    "skipped",
-    "version",
-    "clients",
+    "cpu", "memory_mb", "gpu", "gpu_memory_mb", "gpu_memory_total_mb", "power_w", "temperature_c", "step", "loss",
+    "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped", "version", "clients",
     "bytes_s",
-)
+)  # fmt: skip
 """Fields of a time series. `gpu` is percent, the mean over the replica's GPUs; `cpu` is percent of one CPU."""
 
 OWN = "own."

@@ -55,11 +55,7 @@ class TopologyFile:
 
 
 def check_topology(
-    topology: Topology,
-    *,
-    folder: Path | None = None,
-    hosts: Sequence[HostFacts] | None = None,
-    line: LineOf = no_lines,
+    topology: Topology, *, folder: Path | None = None, hosts: Sequence[HostFacts] | None = None, line: LineOf = no_lines
 ) -> list[Problem]:
     """All problems of a topology's meaning.
 

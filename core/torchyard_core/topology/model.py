@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 MAX_REPLICAS = 10_000
-"""Of a pool, and of a topology: a guard against a slip of the finger."""
+"""Limit of a pool and of a topology, as protection against typing errors."""
 MAX_GPUS = 1024
 """Of a replica; as many as a host could have."""
 
@@ -27,7 +27,7 @@ def _whole_where_possible(number: float) -> float | int:
 
 
 Text = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
-"""Text that a file may also write as a bare number: it is taken letter for letter."""
+"""Text that a file may also write as a bare number, whose digits are kept as written."""
 
 Amount = Annotated[float, PlainSerializer(_whole_where_possible, return_type=float | int)]
 """A number that is written back without a needless `.0`."""
@@ -212,7 +212,7 @@ class Program(FrozenModel):
     """Whose end is the run's; what is left then is stopped. Without it the trainers', but the chief's where
     launcher is `command` and there are parameter servers."""
     notify: str | None = None
-    """A program that the primary host runs when the run ends or needs somebody."""
+    """A program that the primary host runs when the run ends or needs attention."""
     tf_master_name: TfMasterName = TfMasterName.CHIEF
     """What TF_CONFIG calls the chief."""
     gpu_ids: GpuIds = GpuIds.UUID

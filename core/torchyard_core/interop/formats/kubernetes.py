@@ -13,6 +13,7 @@ from torchyard_core.interop.cluster_addresses import PORT
 from torchyard_core.interop.document_writer import (
     DEFAULT_OPTIONS,
     IMAGE,
+    PLACEHOLDER_REMARK,
     Exported,
     ExportOptions,
     file_name,
@@ -77,9 +78,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _remarks_on(topology: Topology, name: str, options: ExportOptions) -> list[Remark]:
-    remarks = []
-    if not options.image:
-        remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
+    remarks = [] if options.image else [PLACEHOLDER_REMARK]
     if topology.program.secrets:
         keys = " ".join(f"--from-literal={key}=…" for key in topology.program.secrets)
         remarks.append(Remark(f"secrets come from the Secret {name}: `kubectl create secret generic {name} {keys}`."))
@@ -157,9 +156,7 @@ class _Pods:
         plain = self._topology.program.env | pool.env
         listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
         for secret in self._topology.program.secrets:
-            listed.append(
-                {"name": secret, "valueFrom": {"secretKeyRef": {"name": self._name, "key": secret}}},
-            )
+            listed.append({"name": secret, "valueFrom": {"secretKeyRef": {"name": self._name, "key": secret}}})
         return listed
 
     def _script(self, one: Component) -> str:

@@ -36,7 +36,7 @@ _LEFT = {
     "workspace": "checkpoints lie where `program.checkpoint_dir` says",
     "log_dir": "logs are kept by Torchyard",
     "start_port": "ports are chosen at submission",
-    "bandwidth": "it is measured, or said in the fleet file",
+    "bandwidth": "it is measured, or set in the fleet file",
     "share_memory": "it is SINGA's own",
     "sync_freq": "see `strategy.sync_every`",
     "poll_time": "it is SINGA's own",

@@ -12,6 +12,7 @@ from typing import Any
 from torchyard_core.interop.document_writer import (
     DEFAULT_OPTIONS,
     IMAGE,
+    PLACEHOLDER_REMARK,
     Exported,
     ExportOptions,
     file_name,
@@ -61,9 +62,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _remarks_on(topology: Topology, options: ExportOptions) -> list[Remark]:
-    remarks = []
-    if not options.image:
-        remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
+    remarks = [] if options.image else [PLACEHOLDER_REMARK]
     if topology.program.launcher is Launcher.COMMAND:
         remarks.append(Remark("TorchX sets neither TF_CONFIG nor CLUSTER_SPEC: the program must find its peers."))
     program = ("script", "module", "command", "args", "python", "env", "max_restarts")

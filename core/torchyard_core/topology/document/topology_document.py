@@ -172,7 +172,7 @@ class TopologyDocument:
         _refuse_read_only(target)
         if target == self.path and not over_changes and self.disk_state() == "changed":
             raise FileProblem(
-                f"{target} was changed by somebody else since it was read.",
+                f"{target} was changed by another program since it was read.",
                 code="changed_on_disk",
                 hint="Save under another name, read it again, or write over it.",
             )
