@@ -28,7 +28,7 @@ def push_calendar(
 ) -> dict[str, TorchyardError]:
     """Hands the calendar to these hosts, side by side. An older agent takes none.
 
-    Hosts that have this revision are only told that it still holds at `taken`. `snapshot` is called where one has not.
+    Hosts that have this revision are only asked to confirm it as of `taken`. `snapshot` is called if one has another.
 
     Returns:
         The error of each host that has not got it.

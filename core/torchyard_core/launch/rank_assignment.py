@@ -105,11 +105,7 @@ class Plan:
 
 
 def plan(
-    topology: Topology,
-    hosts: Sequence[HostFacts],
-    *,
-    found: Sequence[Problem] = (),
-    line: LineOf = no_lines,
+    topology: Topology, hosts: Sequence[HostFacts], *, found: Sequence[Problem] = (), line: LineOf = no_lines
 ) -> Plan:
     """Plans a run on these hosts. Replicas that fit on no host are in the plan without a host.
 

@@ -181,9 +181,7 @@ def move_to(
             if not (old and equals and new):
                 raise UsageError(f"`{text}` is not OLD=NEW.", code="bad_rename", hint="Like --rename lee=lee_k.")
             persons[old] = new
-        if not chosen.confirm(f"Copy {source.count()} bookings from {source.place} to {target.place}?"):
-            remark("Nothing was changed.")
-            raise typer.Exit(1)
+        chosen.confirm_or_exit(f"Copy {source.count()} bookings from {source.place} to {target.place}?")
         moved = transfer_all(source, target, persons)
     finally:
         target.close()

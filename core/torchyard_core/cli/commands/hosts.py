@@ -148,9 +148,7 @@ def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False,
     chosen = command_context(context, yes=yes)
     chosen.inventory().host(name)
     question = f"Remove {name} from the fleet? The agent stays on it; `torchyard undeploy {name}` removes it first."
-    if not chosen.confirm(question):
-        remark("Nothing was changed.")
-        raise typer.Exit(1)
+    chosen.confirm_or_exit(question)
     inventory = remove_host(chosen.fleet_file, name)
     forget_facts(chosen.facts_file, name)
     if as_json:

@@ -16,7 +16,7 @@ from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import format_slots
 from torchyard_core.booking.time_parser import end_moment, moment
 from torchyard_core.booking.waitlist import Waiting, wish_to_json
-from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, table
+from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, say, table
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import command_length, command_time, full_span, until, wall_clock
 
@@ -40,6 +40,12 @@ def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str
     table(HEADINGS, [row(booking, slots, zone) for booking in bookings])
 
 
+def say_each(done: str, bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
+    """Prints a line for each booking: `Booked b1f…: gpu-b:2-5 from …`."""
+    for booking in bookings:
+        say(f"{done} {booked_line(booking, slots, zone)}.")
+
+
 def booking_json(booking: Booking, slots: Sequence[Slot]) -> dict[str, Any]:
     """The booking with the names of its GPUs."""
     return {**booking.to_json(), "names": format_slots(booking.gpus, slots)}
@@ -51,16 +57,7 @@ def booked_line(booking: Booking, slots: Sequence[Slot], zone: str) -> str:
 
 
 def waiting_json(one: Waiting) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "owner": one.owner,
-        "title": one.title,
-        "wish": wish_to_json(one.wish),
-        "zone": one.zone,
-        "created": rfc3339(one.created),
-        "state": one.state,
-        "booking_id": one.booking_id,
-    }
+    return {**one.__dict__, "wish": wish_to_json(one.wish), "created": rfc3339(one.created)}
 
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import TracebackType
 from typing import Any, Protocol
 
 from torchyard_core.cli.output import print_json_line, print_log_line, remark, say
@@ -30,9 +29,7 @@ class RunView(Protocol):
 
     def __enter__(self) -> RunView: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def show(self, event: Event) -> None:
         """Shows one event of `run --json`."""
@@ -50,9 +47,7 @@ class JsonView:
     def __enter__(self) -> JsonView:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
     def show(self, event: Event) -> None:
@@ -99,9 +94,7 @@ class PlainView:
             if self._is_running:
                 self._training = self._bars.add_task("running", total=None, note="")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._print_passed()
         self._stop_bars()
 

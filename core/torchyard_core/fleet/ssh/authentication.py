@@ -204,11 +204,6 @@ class Login:
         return missing or [f"{path} is not a key file" for path in named] or ["there is no key to try"]
 
     def _unanswered(self, question: CredentialPrompt) -> LoginRefused:
-        credential = {
-            CredentialKind.PASSPHRASE: "passphrase",
-            CredentialKind.PASSWORD: "password",
-            CredentialKind.ANSWER: "answer",
-        }[question.kind]
         other_way = (
             "`ssh-add` opens the key for all programs."
             if question.kind is CredentialKind.PASSPHRASE
@@ -217,7 +212,7 @@ class Login:
         return LoginRefused(
             self._route.name,
             f"the login on {self._route.name} ({self._route.place}) was cancelled: "
-            f"no valid {credential} was given for {question.about}.",
+            f"no valid {question.kind} was given for {question.about}.",
             hint=f"Try again when you have it. {other_way}",
         )
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -88,13 +88,9 @@ def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Meas
     if due:
         new = _Measuring(context, stop).run(due)
         for pair, found in new.items():
-            known[pair] = found if found.bytes_s is not None else _old(known[pair], found.why_old)
+            known[pair] = found if found.bytes_s is not None else replace(known[pair], why_old=found.why_old)
         bandwidths.keep({keys[pair]: figure for pair, figure in new.items() if figure.bytes_s is not None})
     return list(known.values())
-
-
-def _old(figure: Measurement, why: str) -> Measurement:
-    return Measurement(figure.pair, figure.bytes_s, figure.at, why)
 
 
 class _Measuring:
