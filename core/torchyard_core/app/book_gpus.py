@@ -36,7 +36,7 @@ class BookGpus:
         return slots
 
     def book(self, draft: Draft, rule: str = "", *, free_ones: bool = False) -> SeriesBooked:
-        """Books a draft, or a series by an RFC 5545 `rule`. Raises Refused or StoreAway, and books nothing then.
+        """Books a draft, or a series by an RFC 5545 `rule`. Raises Refused or StoreUnavailable, and books nothing then.
 
         `free_ones`: of a series, books the occurrences that are possible and returns the others as missed.
         """

@@ -25,10 +25,7 @@ class RestartRun(LaunchUseCase):
         secrets: Sequence[str] | None = None,
         booking: BookingOptions | None = None,
     ):
-        """
-        Args:
-            secrets: Names of the secrets to send with a run of another desktop; None asks for them.
-        """
+        """`secrets`: names of secrets to send with a run of another desktop; None asks for them."""
         super().__init__(desktop, callbacks, booking)
         self._ended = ended
         self._secrets = secrets

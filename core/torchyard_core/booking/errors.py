@@ -3,8 +3,8 @@
 TorchyardError
 ├── Refused       a rule refuses it, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
 │   └── Clash     a GPU is booked by others then (in `search.conflict`)
-├── StoreAway     the database is unavailable (exit code 3)
-├── NoRights      the role has no permission in the database
+├── StoreUnavailable  the database is unavailable (exit code 3)
+├── PermissionDenied  the role has no permission in the database
 ├── StoreTooNew   the database has the schema of a newer Torchyard
 ├── StoreUnreadable  the database holds an invalid value
 ├── BadUrl        `bookings_url` is invalid (exit code 2)

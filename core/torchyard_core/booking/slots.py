@@ -82,13 +82,9 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
     else:
         found = []
     if not found:
-        raise Refused(f"there is no `{word}`", code="unknown_gpu", hint=f"{host} has {name_slots_of(of_host)}.")
+        names = format_slots([slot.id for slot in of_host], of_host)
+        raise Refused(f"there is no `{word}`", code="unknown_gpu", hint=f"{host} has {names}.")
     return found
-
-
-def name_slots_of(slots: Sequence[Slot]) -> str:
-    """The names of these slots."""
-    return format_slots([slot.id for slot in slots], slots)
 
 
 def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:

@@ -158,10 +158,7 @@ class Fleet:
         return dict(self.each(names, self.link, arrived))
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
-        """Reads a host's facts and the use of its GPUs, and caches both for `known`.
-
-        Raises HostError or AgentRefused.
-        """
+        """Reads and caches a host's facts and the use of its GPUs. Raises HostError or AgentRefused."""
         host = self._host(name)
         # On this computer, the default interpreter for programs is Torchyard's own.
         wanted = python or host.python or (sys.executable if host.local else None)
@@ -181,10 +178,7 @@ class Fleet:
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Writes facts to the file, or keeps them in memory if that fails. Returns the first such error.
-
-        A closed fleet writes nothing, as the program may be about to exit.
-        """
+        """Writes facts to the file, else keeps them in memory. Returns the first error of the file."""
         if self._closed:
             return None
         try:

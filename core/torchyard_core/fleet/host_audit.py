@@ -47,10 +47,7 @@ def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
 
 
 def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
-    """Reads the last acts of a host, by default as many as its agent returns.
-
-    Raises HostError or AgentRefused; AgentTooOld if the agent has no audit.
-    """
+    """Reads the last acts of a host, by default all. Raises HostError, AgentRefused, or AgentTooOld without audit."""
     acts: list[Act] = link.call("audit.read", {} if last is None else {"last": last}, READ_TIMEOUT_S)
     return tuple(acts)
 

@@ -64,7 +64,6 @@ class World:
     members: tuple[str, ...]
     """Names of its replicas by node rank. MASTER_PORT is on the host of the first."""
     size: int
-    """Number of ranks."""
 
     @property
     def master(self) -> str:

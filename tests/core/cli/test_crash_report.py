@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,15 +101,16 @@ def test_a_program_may_be_started_with_nothing_open_and_any_encoding(make_deskto
 
 
 def test_a_run_s_end_that_cannot_be_noted_here_is_told_and_no_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History(tmp_path)
     history.save(RunRecord("one", "digits", "digits.yaml", "gpu-a", ("gpu-a",), "2026-11-21T03:00:00Z", "running"))
-    (tmp_path / f"one.{os.getpid()}.tmp").mkdir()  # where the new record would be written
+    full = OSError(errno.ENOSPC, "No space left on device", "one.json")
+    monkeypatch.setattr("torchyard_core.launch.runs.history.replace_content", Mock(side_effect=full))
 
     record_end(history, {"run_id": "one", "state": "stopped", "reason": "", "time": "", "replicas": [], "timings": {}})
 
-    assert "could not be noted in this computer's history: Is a directory" in capsys.readouterr().err
+    assert "could not be noted in this computer's history: No space left on device: one.json" in capsys.readouterr().err
 
 
 def test_a_home_that_cannot_be_looked_into_is_no_empty_one(make_desktop: MakeDesktop) -> None:

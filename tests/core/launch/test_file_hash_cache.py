@@ -31,7 +31,8 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read_anew(folder: Path, caches: Path) -> list[str]:
     """Files that a snapshot taken now would read."""
-    return sorted(list_folder(folder, (), Event(), caches).new)
+    listing = list_folder(folder, (), Event(), caches)
+    return sorted(path for path, status in listing.found if status is not None and path not in listing.known)
 
 
 def taken(folder: Path, caches: Path) -> Snapshot:

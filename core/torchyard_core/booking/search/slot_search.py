@@ -20,7 +20,6 @@ HORIZON = timedelta(days=90)
 """How far ahead is searched if the wish has no latest end."""
 FIRST_LOOK = timedelta(days=7)
 Busy = Mapping[str, Sequence[Interval]]
-"""Busy intervals by slot ID."""
 
 
 @dataclass(frozen=True)

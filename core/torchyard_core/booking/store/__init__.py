@@ -4,7 +4,7 @@ from torchyard_core.booking.store.booking_store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import ImportVerdict, SeriesBooked, SkippedOccurrence
 from torchyard_core.booking.store.team_setup import Member, TeamSetup, setup_team
-from torchyard_core.booking.store.transfer import Transferred, transfer_all
+from torchyard_core.booking.store.transfer import transfer_all
 
 __all__ = [
     "BookingStore",
@@ -13,7 +13,6 @@ __all__ = [
     "SeriesBooked",
     "SkippedOccurrence",
     "TeamSetup",
-    "Transferred",
     "Watch",
     "open_store",
     "setup_team",

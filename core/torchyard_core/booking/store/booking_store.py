@@ -32,10 +32,7 @@ from torchyard_core.booking.store.write_transactions import WriteTransactions
 
 
 class BookingStore:
-    """Bookings in one database, for one user: its parts, behind one interface.
-
-    Each method is a short transaction, and may be called from any thread.
-    """
+    """Bookings in one database, for one user. Each method is a short transaction, and may be called in any thread."""
 
     def __init__(
         self, engine: Engine, person: str, is_admin: bool, clock: Clock = system_clock, *, own_time: bool = False
@@ -55,7 +52,6 @@ class BookingStore:
         self.snapshot, self.snapshot_revision = queries.snapshot, queries.snapshot_revision
 
         self.conflicts = ConflictQueries(session, queries)
-        self.conflict = self.conflicts.conflict
 
         self.writer = BookingWriter(session, queries, self.conflicts)
         waitlist = self.waitlist = Waitlist(session, queries, self.writer)
@@ -77,7 +73,6 @@ class BookingStore:
         self.apply_idle, self.soon_idle = usage.apply_idle, usage.soon_idle
 
     def close(self) -> None:
-        """Closes all connections."""
         close_engine(self.session.engine)
 
     def watch(self, on_change: Callable[[str], None]) -> Watch:
@@ -99,7 +94,7 @@ def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: 
         own_time: Use `clock` also with a team's database.
 
     Raises:
-        BadUrl, StoreAway, StoreTooNew, NoRights.
+        BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied.
     """
     address = parsed(url)
     engine = make_engine(address)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, update
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import PermissionDenied, Refused
-from torchyard_core.booking.model import Booking, Draft, Series, State
+from torchyard_core.booking.model import Booking, Draft, Series, State, Use
 from torchyard_core.booking.rules.quota import gpu_hours
 from torchyard_core.booking.rules.refusal import Circumstances, check_owner, find_refusal
 from torchyard_core.booking.rules.team_rules import Rules
@@ -55,7 +55,7 @@ class BookingWriter:
         return now, self._queries.load_rules(connection)
 
     def owner_of(self, draft: Draft) -> str:
-        """Raises NoRights unless the draft is the user's own, or the user is an admin."""
+        """Raises PermissionDenied unless the draft is the user's own, or the user is an admin."""
         if draft.owner not in (None, self._session.person) and not self._session.is_admin:
             raise PermissionDenied(
                 f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
@@ -113,24 +113,16 @@ class BookingWriter:
         of = tables.booking_gpus
         if regrouped:
             connection.execute(of.delete().where(of.c.booking_id == booking.id))
-        changed = self.update(
-            connection,
-            booking,
-            title=wanted.title,
-            purpose=wanted.purpose,
-            start=wanted.start,
-            end=wanted.end,
-            run_id=wanted.run_id,
-            stop_at_end=wanted.stop_at_end,
-            changed=now,
-        )
+        names = ("title", "purpose", "start", "end", "run_id", "stop_at_end")
+        changes = {name: getattr(wanted, name) for name in names}
+        changed = self.update(connection, booking, **changes, changed=now)
         if regrouped:
             changed = replace(changed, gpus=wanted.gpus)
             connection.execute(insert(of), _gpu_rows([changed]))
         return changed
 
     def update(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
-        """Writes changed fields. Raises NoRights where a policy of the database forbids it."""
+        """Writes changed fields. Raises PermissionDenied where a policy of the database forbids it."""
         changed = replace(booking, **changes)
         columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
         table = tables.bookings
@@ -145,7 +137,7 @@ def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
     connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
 
 
-def row_of(value: Booking | Series) -> dict[str, Any]:
+def row_of(value: Booking | Series | Use) -> dict[str, Any]:
     """The columns of the value's table."""
     return {_COLUMNS.get(name, name): field for name, field in value.__dict__.items() if name != "gpus"}
 

@@ -68,7 +68,7 @@ class BookingCommands:
     _transactions: WriteTransactions
 
     def book(self, draft: Draft) -> Booking:
-        """Books all GPUs of the draft or none. Raises Clash, Refused, NoRights or StoreAway."""
+        """Books all GPUs of the draft or none. Raises Clash, Refused, PermissionDenied or StoreUnavailable."""
         draft = normalized(draft)
 
         def attempt(connection: Connection) -> Booking:
@@ -144,16 +144,8 @@ class BookingCommands:
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
-            wanted = _changed(
-                booking,
-                start=start,
-                end=end,
-                gpus=None if gpus is None else tuple(gpus),
-                title=title,
-                purpose=purpose,
-                stop_at_end=stop_at_end,
-                run_id=run_id,
-            )
+            changes = {"start": start, "end": end, "gpus": gpus, "title": title, "purpose": purpose}
+            wanted = _changed(booking, **changes, stop_at_end=stop_at_end, run_id=run_id)
             now, rules = self._writer.begin(connection, booking.owner, {*booking.gpus, *wanted.gpus})
             self._writer.check(connection, wanted, now, rules, booking=booking)
             return self._writer.rewrite(connection, booking, wanted, now)
@@ -301,7 +293,7 @@ class BookingCommands:
                 upsert(connection, tables.gpus, rows, changed)
 
     def set_rules(self, rules: Rules) -> None:
-        """Raises NoRights for members, UsageError for invalid rules."""
+        """Raises PermissionDenied for members, UsageError for invalid rules."""
         body = json.dumps(rules.to_json())
         Rules.from_json(json.loads(body))
         self._only_admins("the rules")
@@ -309,7 +301,7 @@ class BookingCommands:
             upsert(connection, tables.rules, [{"id": 1, "body": body}], ("body",))
 
     def set_logins(self, logins: Iterable[Login]) -> None:
-        """Replaces the table of UNIX users. Raises NoRights for members."""
+        """Replaces the table of UNIX users. Raises PermissionDenied for members."""
         self._only_admins("the table of logins")
         rows = [{"host_pattern": one.host_pattern, "unix_user": one.user, "person": one.person} for one in set(logins)]
         with self._session.transaction(writes=True) as connection:

@@ -186,7 +186,7 @@ def act_as(engine: Engine, person: str) -> None:
 def transaction(engine: Engine, *, writes: bool = False) -> Iterator[Connection]:
     """One transaction: committed at the end, rolled back on any error.
 
-    Raises Overlap, StoreAway, NoRights or Refused (a change of the past); other errors of the database unchanged.
+    Raises Overlap, Refused, StoreUnavailable or PermissionDenied; other errors of the database unchanged.
     """
     try:
         with engine.connect() as connection:

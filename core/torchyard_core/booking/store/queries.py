@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.change_history import Change, Noted, changes_of
@@ -131,24 +131,25 @@ class BookingQueries:
                 self._session.skip(f"the entry {row.id} in the history of {booking_id}")
         return changes_of(noted)
 
-    def bookings_named(self, beginning: str, limit: int = 6) -> tuple[Booking, ...]:
-        """Bookings of any time whose IDs have this beginning."""
-        table = tables.bookings
-        chosen = select(table).where(table.c.id.startswith(beginning, autoescape=True))
-        with self._session.transaction() as connection:
-            ids = connection.execute(chosen.with_only_columns(table.c.id).limit(limit)).scalars().all()
-            return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
+    def bookings_named(self, beginning: str) -> tuple[Booking, ...]:
+        """Up to 6 bookings of any time whose IDs have this beginning."""
+        return self._some(tables.bookings.c.id.startswith(beginning, autoescape=True), 6)
 
-    def bookings_near(self, booking_id: str, limit: int = 200) -> tuple[Booking, ...]:
+    def bookings_near(self, booking_id: str) -> tuple[Booking, ...]:
         """Bookings whose IDs begin or end like a mistyped one, for suggestions."""
         part = len(booking_id) // 3
         if part < 2:
             return ()
         table = tables.bookings
         head, tail = booking_id[:part].lower(), booking_id[-part:].lower()
-        alike = table.c.id.startswith(head, autoescape=True) | table.c.id.endswith(tail, autoescape=True)
+        return self._some(
+            table.c.id.startswith(head, autoescape=True) | table.c.id.endswith(tail, autoescape=True), 200
+        )
+
+    def _some(self, which: ColumnElement[bool], limit: int) -> tuple[Booking, ...]:
+        table = tables.bookings
         with self._session.transaction() as connection:
-            ids = connection.execute(select(table.c.id).where(alike).limit(limit)).scalars().all()
+            ids = connection.execute(select(table.c.id).where(which).limit(limit)).scalars().all()
             return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
 
     def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:

@@ -55,7 +55,7 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> 
         url: With a role that may create roles and schemas.
 
     Raises:
-        BadUrl, NoRights, StoreAway, StoreTooNew, or Refused for an invalid name.
+        BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew, or Refused for an invalid name.
     """
     address = parsed(url)
     if address.get_backend_name() == "sqlite":

@@ -80,10 +80,7 @@ class Waitlist:
                 raise Refused(f"you are not waiting as `{waiting_id}`", code="no_such_booking")
 
     def serve(self, connection: Connection) -> tuple[Booking, ...]:
-        """Books free GPUs for the entries, in order.
-
-        It runs in the transaction that frees them, before another one can book them.
-        """
+        """Books free GPUs for the entries, in order, in the transaction that frees them."""
         if not self.load_waiting(connection):
             return ()
         self._session.lock(connection, "waitlist")

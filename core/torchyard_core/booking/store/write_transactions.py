@@ -23,8 +23,6 @@ Result = TypeVar("Result")
 
 @dataclass
 class WriteTransactions:
-    """Runs transactions that change bookings."""
-
     _session: StoreSession
     _conflicts: ConflictQueries
     _waitlist: Waitlist
@@ -42,7 +40,7 @@ class WriteTransactions:
 
         Raises:
             Clash: With free places nearby.
-            StoreAway: Each of TRIES attempts collided.
+            StoreUnavailable: Each of TRIES attempts collided.
         """
         for _ in range(TRIES):
             try:

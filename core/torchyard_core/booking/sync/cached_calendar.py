@@ -130,7 +130,7 @@ class Calendar:
         return self._url.startswith("sqlite:")
 
     def store(self) -> BookingStore:
-        """The store, for changes. Raises StoreAway while the database is unavailable."""
+        """The store, for changes. Raises StoreUnavailable while the database is unavailable."""
         try:
             store, _ = self._connect()
             self._is_kept = False
@@ -197,10 +197,7 @@ class Calendar:
         return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
 
     def keep(self, *, all_of_it: bool = False) -> None:
-        """Updates the local copy if the store was used since its last update.
-
-        Each update extends the copy a little; with `all_of_it` to its full length.
-        """
+        """Extends the local copy a little, or with `all_of_it` completely, if the store was used since."""
         if self._is_kept and not all_of_it:
             return
         self._is_copying = all_of_it
@@ -221,7 +218,6 @@ class Calendar:
                 self._store.keep_connection(False)
 
     def close(self) -> None:
-        """Closes the database."""
         with self._lock:
             if self._store is not None:
                 self._store.close()

@@ -15,14 +15,7 @@ from torchyard_core.booking.slots import parse_slots
 from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json, remark, say
-from torchyard_core.cli.views.booking_tables import (
-    answering_clashes,
-    book_command,
-    booking_json,
-    say_each,
-    times,
-    why,
-)
+from torchyard_core.cli.views.booking_tables import answering_clashes, book_command, booking_json, say_each, times, why
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import full_span
 

@@ -186,9 +186,9 @@ def move_to(
     finally:
         target.close()
     if as_json:
-        print_json({"from": source.place, "to": target.place, "counts": dict(moved.counts)})
+        print_json({"from": source.place, "to": target.place, "counts": moved})
     else:
-        say(f"{moved.counts.get('bookings', 0)} bookings were copied from {source.place} to {target.place}.")
+        say(f"{moved.get('bookings', 0)} bookings were copied from {source.place} to {target.place}.")
         say(f"To use it, write into {chosen.home.settings_file}: bookings_url: {url}")
 
 

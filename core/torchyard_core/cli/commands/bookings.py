@@ -246,7 +246,7 @@ def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Seq
 
 
 def _found(chosen: CommandContext, booking_id: str) -> Booking:
-    """A booking by the beginning of its ID, from the database. Raises UsageError, StoreAway."""
+    """A booking by the beginning of its ID, from the database. Raises UsageError, StoreUnavailable."""
     store = chosen.calendar().store()
     found = store.bookings_named(booking_id) if booking_id else ()
     return _of(View(found or store.bookings_near(booking_id), (), store.now(), True), booking_id)

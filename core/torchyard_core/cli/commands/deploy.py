@@ -86,12 +86,10 @@ def undeploy(
 
         def arrived(name: str, answer: Removed | HostError) -> None:
             assert isinstance(answer, Removed)
-            found[name] = answer
             progress.arrived(name, answer.word())
 
-        found: dict[str, Removed] = {}
-        fleet.each([host.name for host in hosts], remove_agent, arrived)
-    in_order = [found[host.name] for host in hosts]
+        found = fleet.each([host.name for host in hosts], remove_agent, arrived)
+    in_order = [removed for removed in found.values() if isinstance(removed, Removed)]
     gone = {removed.node for removed in in_order if removed.answer}
     for removed in in_order:
         if removed.failed:

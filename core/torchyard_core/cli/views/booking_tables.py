@@ -20,24 +20,21 @@ from torchyard_core.cli.output import error_as_json, print_error, print_json_lin
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import command_length, command_time, full_span, until, wall_clock
 
-HEADINGS = ("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE")
-
-
-def row(booking: Booking, slots: Sequence[Slot], zone: str) -> list[str]:
-    """Cells for HEADINGS."""
-    return [
-        booking.id,
-        booking.owner,
-        booking.title,
-        format_slots(booking.gpus, slots),
-        wall_clock(booking.start, zone, "%a %Y-%m-%d %H:%M"),
-        until(booking.start, booking.until, zone),
-        str(booking.state),
-    ]
-
 
 def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
-    table(HEADINGS, [row(booking, slots, zone) for booking in bookings])
+    rows = [
+        [
+            one.id,
+            one.owner,
+            one.title,
+            format_slots(one.gpus, slots),
+            wall_clock(one.start, zone, "%a %Y-%m-%d %H:%M"),
+            until(one.start, one.until, zone),
+            str(one.state),
+        ]
+        for one in bookings
+    ]
+    table(("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE"), rows)
 
 
 def say_each(done: str, bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
@@ -86,10 +83,6 @@ def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
 
 def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str, Any]:
     return {**fit_to_json(fit, slots), "command": book_command(fit, slots, zone, usual)}
-
-
-def fit_words(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
-    return f"{format_slots(fit.gpus, slots)} {full_span(fit.start, fit.end, zone)}"
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:

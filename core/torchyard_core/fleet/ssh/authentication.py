@@ -22,8 +22,8 @@ from torchyard_core.fleet.credential_prompts import (
     printable,
 )
 from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
-from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, key_files
-from torchyard_core.fleet.ssh.route import Route
+from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, inspect_key_file
+from torchyard_core.fleet.ssh.route import Route, existing_identities
 
 LOGIN_TIMEOUT_S = 60.0
 """Generous, as logins of 10 s occur on slow hosts."""
@@ -103,7 +103,7 @@ class Login:
     # Each of these methods returns the methods that are still required (empty: authenticated), or None if refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
-        files = key_files(self._route)
+        files = [inspect_key_file(path) for path in existing_identities(self._route)]
         named = {file.public for file in files if file.public} if self._route.identity_files else set()
         with agent_keys(self._route) as held:
             in_agent = {key.asbytes() for key in held}

@@ -35,7 +35,6 @@ class KeepalivePacketizer(Packetizer):
         self._ask, self._count, self._interval_s = ask, count, interval_s
 
     def read_message(self) -> Any:
-        """Reads the next message."""
         found = super().read_message()
         self._heard_at = time.monotonic()
         self._unanswered = 0

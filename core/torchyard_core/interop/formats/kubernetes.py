@@ -7,6 +7,7 @@ v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from torchyard_core.interop.cluster_addresses import PORT
@@ -107,17 +108,15 @@ def _jobset(topology: Topology, name: str, jobs: list[tuple[Component, dict[str,
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
 
 
+@dataclass(frozen=True)
 class _Pods:
     """The pods of every component, with their DNS names in the cluster."""
 
-    def __init__(
-        self, topology: Topology, name: str, components: list[Component], form: str, image: str
-    ) -> None:  # fmt: skip
-        self._topology = topology
-        self._name = name
-        self._components = components
-        self._form = form
-        self._image = image
+    _topology: Topology
+    _name: str
+    _components: list[Component]
+    _form: str
+    _image: str
 
     def _host(self, one: Component, index: int | str) -> str:
         between = "-0-" if self._form == "jobset" else "-"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -93,14 +93,14 @@ def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Meas
     return list(known.values())
 
 
+@dataclass
 class _Measuring:
     """Measures pairs in rounds, in which no host takes part twice."""
 
-    def __init__(self, context: LaunchContext, stop: Event):
-        self._context = context
-        self._stop = stop
-        self._token = secrets.token_hex(16)
-        self._listening: dict[str, dict[str, Any]] = {}
+    _context: LaunchContext
+    _stop: Event
+    _token: str = field(default_factory=lambda: secrets.token_hex(16))
+    _listening: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, pairs: Sequence[Pair]) -> dict[Pair, Measurement]:
         links = {host: self._context.links[host] for host in dict.fromkeys(host for pair in pairs for host in pair)}

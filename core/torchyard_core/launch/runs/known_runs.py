@@ -197,18 +197,12 @@ def _lost(replica: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_run(run: KnownRun, link: AgentLink, *, force: bool = False) -> None:
-    """Requests a stop in this user's name. The run has ended when its journal says so.
-
-    Raises AgentRefused if it has ended already.
-    """
+    """Requests a stop, whose end the journal reports. Raises AgentRefused if the run has ended already."""
     link.call("run.stop", stop_request(run.run_id, force=force))
 
 
 def free_prepared(run: KnownRun, links: Iterable[AgentLink]) -> None:
-    """Makes hosts release what they hold for a run that was stopped before it began.
-
-    Its primary does not know these hosts yet. For a run that has begun, this has no effect.
-    """
+    """Makes hosts release what they hold for a run that was stopped before it began."""
     answers = [link.submit("run.abort", {"run_id": run.run_id, "by": desktop_identity()}) for link in links]
     wait(answers, FREE_WITHIN_S)
 

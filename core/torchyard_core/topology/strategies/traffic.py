@@ -36,7 +36,6 @@ class Bundle:
 
     pattern: Pattern
     sources: tuple[str, ...]
-    """Names of replicas."""
     targets: tuple[str, ...]
     """Names of replicas; those of `sources` for a ring."""
     in_step: bool = True

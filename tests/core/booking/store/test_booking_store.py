@@ -452,8 +452,8 @@ def test_all_bookings_move_to_the_team_and_back_without_loss(database_team, tmp_
         private.wait(Wish(2, HOUR, NOW, hosts=("gpu-a",)), "waiting")
         clock.forward(days=8)
         moved = transfer_all(private, team.open("ada"), {"me": "kim"})
-        assert moved.counts["bookings"] == 4
-        assert set(transfer_all(private, team.open("ada"), {"me": "kim"}).counts.values()) == {0}
+        assert moved["bookings"] == 4
+        assert set(transfer_all(private, team.open("ada"), {"me": "kim"}).values()) == {0}
         transfer_all(team.open("kim"), again)
         mine = [replace(one, owner="kim") for one in everything(private)]
         assert list(everything(team.open("lee"))) == mine == list(everything(again))

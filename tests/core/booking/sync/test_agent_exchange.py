@@ -137,7 +137,7 @@ def store(tmp_path: Path) -> Any:
 def test_an_exchange_takes_in_what_was_seen_and_hands_over_what_is_booked(store: BookingStore) -> None:
     fleet: Any = OneHost(ANSWERS)
     done = exchange_with_agents(fleet, store)
-    assert (done.hosts, done.problems, done.freed) == (("gpu-a",), {}, ())
+    assert (done.hosts, done.problems, done.released) == (("gpu-a",), {}, ())
     method, params = fleet.asked[-1]
     assert (method, params["host"]) == ("bookings.snapshot", "gpu-a")
     assert [one.owner for one in parse(params["snapshot"]).bookings] == ["kim"]

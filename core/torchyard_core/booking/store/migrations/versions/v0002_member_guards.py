@@ -185,9 +185,7 @@ def repairs() -> list[str]:
 
 
 def checks() -> list[str]:
-    """Constraints on every text and time, named after what they bound. Those on texts are not validated: the upgrade
-    succeeds whatever a row holds already.
-    """
+    """Constraints on texts and times. Those on texts are not validated, so that no row stops the upgrade."""
     return [
         *(
             f"ALTER TABLE torchyard.{table} ADD CONSTRAINT {table}_{column}_length CHECK (length({column}) <= {most})"
