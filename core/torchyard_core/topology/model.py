@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSche
 MAX_REPLICAS = 10_000
 """Limit of a pool and of a topology, as protection against typing errors."""
 MAX_GPUS = 1024
-"""Of a replica; as many as a host could have."""
+"""Limit of a replica, above the number of GPUs of any host."""
 
 
 class FrozenModel(BaseModel):
-    """A block of a file: immutable, nothing unknown in it, no guessing at types."""
+    """A block of a file: immutable, without unknown keys, with strict types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -62,7 +62,7 @@ def test_a_file_written_a_moment_ago_is_not_trusted(folder: Path, tmp_path: Path
     taken(folder, caches)
 
     assert read_anew(folder, caches) == ["a.py", "b.py"]
-    assert list_folder(folder, (), Event(), caches).unseen == {}  # nobody is asked about them again, though
+    assert list_folder(folder, (), Event(), caches).unseen == {}  # no question is asked about them again, though
     (folder / "a.py").write_text("changed")
     assert list(list_folder(folder, (), Event(), caches).unseen) == ["a.py"]
 

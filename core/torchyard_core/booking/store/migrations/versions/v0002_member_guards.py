@@ -49,7 +49,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a database of a team is not made weaker")
+    raise NotImplementedError("the guards of a team's database are not removed")
 
 
 OWNS = """pg_has_role(current_user, (SELECT c.relowner FROM pg_catalog.pg_class AS c
@@ -71,7 +71,7 @@ FUNCTIONS = [
            OR {OWNS} $$""",
     f"""CREATE OR REPLACE FUNCTION torchyard.may_write(owner text) RETURNS boolean LANGUAGE sql STABLE {PATH} AS
         $$ SELECT owner = current_user AND torchyard.is_member() OR torchyard.is_admin() $$""",
-    # Python's reader checks more; this keeps out what no reader understands.
+    # Python checks more; this refuses values that it could not parse at all.
     rf"""CREATE FUNCTION torchyard.is_wish(wish text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE {PATH} AS $$
         DECLARE
           w jsonb;
@@ -94,7 +94,7 @@ FUNCTIONS = [
                             WHERE jsonb_typeof(one) <> 'string'), false);
         EXCEPTION WHEN OTHERS THEN RETURN false;
         END $$""",
-    # FOR SHARE: the booking cannot move between this look and the commit. Of another's booking the policies show no row
+    # FOR SHARE: the booking cannot move before the commit. Of another's booking the policies show no row
     # that could be locked, so that `owner` stays empty and the row is refused.
     f"""CREATE OR REPLACE FUNCTION torchyard.fill_row() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
@@ -218,11 +218,11 @@ def privileges() -> list[str]:
     return [
         *(f"ALTER TABLE torchyard.{table} ENABLE ROW LEVEL SECURITY" for table in tables),
         *(f"DROP POLICY everybody_reads ON torchyard.{table}" for table in read_before),
-        *(  # asked once a statement, and not of each row
+        *(  # the subselect is evaluated once for each statement, not for each row
             f"CREATE POLICY members_read ON torchyard.{table} FOR SELECT USING ((SELECT torchyard.is_member()))"
             for table in (*read_before, "gpus", "rules", "logins")
         ),
-        *(  # how a role learns whether it is a member, and whether its Torchyard knows this schema
+        *(  # every role may read whether it is a member, and the revision of the schema
             f"CREATE POLICY everybody_reads ON torchyard.{table} FOR SELECT USING (true)"
             for table in ("members", "alembic_version")
         ),

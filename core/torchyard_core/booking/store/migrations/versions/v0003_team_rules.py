@@ -34,13 +34,13 @@ def downgrade() -> None:
 
 
 VALUES = [
-    # Of its own, so that tests of the rules can set the time.
+    # A function, so that tests of the rules can replace the time.
     f"""CREATE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE {PATH} AS
         $$ SELECT clock_timestamp() $$""",
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$
         SELECT '{DEFAULTS}'::jsonb
                || coalesce((SELECT r.body::jsonb FROM torchyard.rules AS r WHERE r.id = 1), '{{}}') $$""",
-    # Of a time that an autumn night has twice PostgreSQL takes the second, Python and RFC 5545 the first.
+    # Of a local time that occurs twice PostgreSQL takes the second moment, Python and RFC 5545 the first.
     f"""CREATE FUNCTION torchyard.to_utc(wall timestamp, zone text) RETURNS timestamptz LANGUAGE plpgsql STABLE
         {PATH} AS $$
         DECLARE
@@ -51,7 +51,7 @@ VALUES = [
         BEGIN
           RETURN CASE WHEN (earlier AT TIME ZONE zone) = wall THEN least(found, earlier) ELSE found END;
         END $$""",
-    # A pattern as fnmatch.fnmatchcase reads it, as a regular expression.
+    # Translates the patterns of fnmatch.fnmatchcase to regular expressions.
     rf"""CREATE FUNCTION torchyard.matches(word text, pattern text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
         {PATH} AS $$
         DECLARE
@@ -177,7 +177,7 @@ RULES = [
                                      gpu.name || ' cannot be booked by ' || person || ' for all of that time');
           END IF;
         END $$""",
-    # The lock makes two transactions of one person wait for each other: each counts what the other has booked.
+    # The lock serialises the transactions of a person, so that each counts the bookings of the other.
     f"""CREATE FUNCTION torchyard.refuse_quota(booking text) RETURNS void LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           rules CONSTANT jsonb := torchyard.team_rules();
@@ -249,7 +249,7 @@ RULES = [
           END IF;
           RETURN NULL;
         END $$""",
-    # One that has begun was let in already: windows are asked of what is added alone.
+    # A running booking was checked before: windows apply only to the time that is added.
     f"""CREATE FUNCTION torchyard.rules_hold_moved() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           since CONSTANT timestamptz :=
@@ -290,7 +290,7 @@ TRIGGERS = [
        FOR EACH ROW EXECUTE FUNCTION torchyard.lengths_hold()""",
     """CREATE TRIGGER rules_of_gpus AFTER INSERT ON torchyard.booking_gpus
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold()""",
-    # By name after `rows_follow`, which moves the rows of the GPUs.
+    # Its name sorts after `rows_follow`, which moves the rows of the GPUs first.
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]

@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a history is not thrown away")
+    raise NotImplementedError("the history is not deleted")
 
 
 def sqlite() -> list[str]:
