@@ -132,7 +132,7 @@ class LaunchBooking:
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
-        as_of = "" if self._view.is_live else f" That is {age(self._view, self._now())}."
+        as_of = "" if self._view.is_live else f" That is {age(self._view, datetime.now(UTC))}."
         message = conflict.sentence(self._view.slots, self._person) + as_of
         raise GpusBooked(message, conflict, self._way_out(conflict))
 
@@ -240,9 +240,6 @@ class LaunchBooking:
             raise Refused(f"the booking {booking.title!r} is over", code="ended", hint="Book anew with `--book 4h`.")
         return booking
 
-    def _now(self) -> datetime:
-        return whole_seconds(datetime.now(UTC))
-
     def _closed(self, length: timedelta) -> set[str]:
         """The GPUs that the rules would not let be booked for so long."""
         rules, slots = self._rules, self._view.slots
@@ -264,7 +261,7 @@ class LaunchBooking:
         """A warning if the calendar is unavailable."""
         if self._view.is_live or not taken:
             return ()
-        known = age(self._view, self._now()) or "nothing of it is known here"
+        known = age(self._view, datetime.now(UTC)) or "nothing of it is known here"
         return (bookings.check_calendar_unavailable(self._names(taken), known, self._view.why),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:

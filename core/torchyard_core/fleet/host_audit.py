@@ -31,11 +31,8 @@ class HostAudit:
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "acts": list(self.acts),
-            "error": self.error.to_json() if self.error is not None else None,
-        }
+        error = self.error.to_json() if self.error is not None else None
+        return {"name": self.name, "acts": list(self.acts), "error": error}
 
 
 def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:

@@ -178,8 +178,7 @@ def _sqlite(url: URL) -> Engine:
 
 def act_as(engine: Engine, person: str) -> None:
     """Sets the person in the history of a file's bookings. In PostgreSQL it is the role."""
-    if engine.dialect.name == "sqlite":
-        engine.update_execution_options(**{_ACTS: person})
+    engine.update_execution_options(**{_ACTS: person})
 
 
 @contextmanager
