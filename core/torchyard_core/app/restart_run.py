@@ -32,7 +32,7 @@ class RestartRun(LaunchUseCase):
         self._own_record = desktop.history.load(ended.run_id)
 
     def prepare(self) -> None:
-        """Asks the run's hosts what it was. Raises RunFailed where it cannot be restarted, a HostError."""
+        """Reads the run's record from its hosts. Raises RunFailed if it cannot be restarted, or a HostError."""
         ask = self.callbacks.ask
         links, errors = links_of_run(self.desktop.fleet, self._ended)
         for error in errors.values():

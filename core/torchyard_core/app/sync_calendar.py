@@ -1,6 +1,6 @@
 """The use case "synchronise the calendar" with runs and hosts, once or periodically.
 
-Any desktop that reaches hosts does it, and no other needs to: it lists the GPUs that were found, ends bookings of runs
+Any desktop that reaches hosts does it: it lists the GPUs that were found, ends bookings of runs
 that have ended, exchanges use and bookings with the agents, releases idle bookings and serves the waitlist.
 """
 

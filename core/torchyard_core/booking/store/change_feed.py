@@ -125,7 +125,7 @@ class Watch:
         self._changes.add(notice.payload)
 
     def _stop_listening(self) -> None:
-        """Closes the connection if it is idle, which surely ends LISTEN."""
+        """Closes the connection if it is idle, which ends LISTEN."""
         pool = self._engine.pool
         if isinstance(pool, QueuePool) and pool.checkedin():
             with contextlib.suppress(Exception), self._engine.connect() as connection:  # the database may be away

@@ -43,7 +43,7 @@ _LEFT = {
     "server_update": "it is SINGA's own",
 }
 _OTHERS = ("vertex", "cloudml", "tf-config", "cluster-spec", "tensorflow", "topology", "torchx", "slurm", "kubernetes")
-"""Formats whose documents must not be parsed as this one to say what they are."""
+"""Formats that are detected before the text is parsed as SINGA's."""
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
