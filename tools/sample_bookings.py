@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchyard_core.booking.model import Draft, IdleEvidence, Slot, Use, cpu_slot
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.store import BookingStore, default_url, open_store
+from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.booking.time_parser import to_utc
 from torchyard_gui.bridge.bookings_model import BookingsModel
@@ -91,11 +91,11 @@ class Sample:
     def show_in(self, model: BookingsModel) -> None:
         """Before the page is shown: the model looks at this calendar, at its time."""
         model.clock = self.clock
-        model._open = lambda: (Calendar(default_url(self.file), ME, self.cache, open_it=self.open), ZONE)
+        model._open = lambda: (Calendar(f"sqlite:///{self.file}", ME, self.cache, open_it=self.open), ZONE)
 
     def _fill(self, state: str) -> None:
         self._now = at(-3, 0)
-        store = self.open(default_url(self.file), ME)
+        store = self.open(f"sqlite:///{self.file}", ME)
         store.remember_slots(self.slots)
         store.set_rules(Rules(longest_h=24 * 14))
         if state == "eight":

@@ -17,33 +17,38 @@ _STALE_S = 3600.0
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
-    """Replaces the file's content in one step, following a link to it. Raises FileProblem.
-
-    An existing file keeps its mode; a new one gets `mode`, less the umask. Concurrent readers see the old text or the
-    new. Unfinished copies of killed writers are removed.
-    """
-    target = Path(os.path.realpath(path))
+    """As `replace_content`. Raises FileProblem."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if target.exists():
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-            temporary.replace(target)
-        except BaseException:  # also KeyboardInterrupt, so that no partial file remains
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_content(path, text, mode)
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileProblem(
             f"{path} cannot be written: {reason}.", code="unwritable_file", hint="Check the folder's rights and room."
         ) from None
+
+
+def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "strict") -> None:
+    """Replaces the file's content in one step, following a link to it. Raises OSError.
+
+    An existing file keeps its mode; a new one gets `mode`, less the umask. Concurrent readers see the old text or the
+    new. Unfinished copies of killed writers are removed.
+    """
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors=errors, newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        temporary.replace(target)
+    except BaseException:  # also KeyboardInterrupt, so that no partial file remains
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _sweep(target: Path) -> None:

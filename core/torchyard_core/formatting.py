@@ -5,6 +5,7 @@ Texts that the window translates are in its `labels` modules.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -22,6 +23,17 @@ def count(value: float) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """`0-3,6`."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def percent(value: float) -> str:

@@ -17,8 +17,4 @@ def login_name() -> str:
 
 def desktop_identity() -> str:
     """`kim@laptop`: the user and the computer, as runs and hosts record it."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container whose user has no name
-        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}"
+    return f"{login_name()}@{socket.gethostname()}"

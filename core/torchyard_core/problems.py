@@ -13,54 +13,6 @@ Place = tuple[str | int, ...]
 LineOf = Callable[[Place], int | None]
 """Returns the line of a place in the file, or None."""
 
-CODES = {
-    # Reading
-    "unknown-key": "a key that no block of this kind has",
-    "missing-key": "a key that must be there",
-    "wrong-value": "a value of the wrong kind, or out of range",
-    "duplicate-key": "a key that is given twice",
-    # Pools
-    "duplicate-pool": "two pools of one name",
-    "bad-name": "a name with characters that do not work",
-    "chief-count": "more than one chief",
-    "no-trainers": "neither a chief nor a worker",
-    "too-many-replicas": "more replicas than the limit",
-    "min-replicas": "min_replicas is more than replicas",
-    "gpus-unused": "GPUs for servers or reducers, which use none",
-    "gpu-wish": "a wish about GPUs in a pool that takes none",
-    # Strategy
-    "strategy-needs": "the strategy lacks a pool that it cannot work without",
-    "strategy-ignores": "a pool or setting that the strategy does not use",
-    "strategy-counts": "groups or backups that do not fit the number of replicas",
-    "strategy-clips": "a script that clips gradients, with backup workers",
-    # Pins and hosts
-    "bad-pin": "a pin that cannot be read",
-    "unknown-replica": "a pin of a replica that no pool has",
-    "pin-gpus": "a pin to other than the pool's number of GPUs",
-    "pin-clash": "two replicas pinned to one GPU",
-    "pin-outside": "a pin to a host that the pool does not list",
-    "unknown-host": "a host that the fleet does not have",
-    "unknown-gpu": "a GPU that the host does not have",
-    # Program
-    "no-program": "nothing to run",
-    "launcher": "keys of the other launcher, or script and module both",
-    "workdir-missing": "the working folder is not there",
-    "script-missing": "the script is not there",
-    "notify-missing": "the notify program is not there",
-    "bad-variable": "a name that no environment variable can have",
-    "reserved-variable": "a variable that Torchyard itself sets",
-    "secret-shown": "a secret whose value is also written in the file",
-    "bad-pattern": "a pattern of `exclude` that cannot be understood",
-    "bad-text": "text with a NUL character, which no program can be given",
-    # Fleet file
-    "duplicate-host": "two hosts of one name",
-    "local-host": "a setting of SSH for a host that is reached without",
-    # Placement
-    "no-room": "no host can take the replica",
-    "unchecked-host": "a host that was never checked counts as able",
-}
-"""The meaning of every code; documentation and editor follow this table."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -18,26 +18,10 @@ from numpy.typing import NDArray
 from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS, custom_metrics
 
 FIELDS = (
-    "cpu",
-    "memory_mb",
-    "gpu",
-    "gpu_memory_mb",
-    "gpu_memory_total_mb",
-    "power_w",
-    "temperature_c",
-    "step",
-    "loss",
-    "throughput",
-    "compute_s",
-    "exchange_s",
-    "wait_s",
-    "staleness",
-    "dropped",
-    "skipped",
-    "version",
-    "clients",
+    "cpu", "memory_mb", "gpu", "gpu_memory_mb", "gpu_memory_total_mb", "power_w", "temperature_c", "step", "loss",
+    "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped", "version", "clients",
     "bytes_s",
-)
+)  # fmt: skip
 """Fields of a time series. `gpu` is percent, the mean over the replica's GPUs; `cpu` is percent of one CPU."""
 
 OWN = "own."
@@ -155,10 +139,7 @@ MIN_TRAINERS = 3
 
 
 class LatestSamples:
-    """The newest sample of each host that has not been taken yet, for one producer and one consumer thread.
-
-    A slow consumer skips samples instead of falling behind.
-    """
+    """The newest sample of each host for one producer and one consumer thread. A slow consumer skips samples."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -205,10 +186,7 @@ def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]
 
 
 def reported_values(metrics: Mapping[str, Any], custom: object) -> Values:
-    """The values that a replica reports, by field: None where unknown, NaN where not finite.
-
-    `custom`: the mapping of values that the script itself names.
-    """
+    """The values that a replica reports (`custom`: by its own names): None where unknown, NaN where not finite."""
     values: Values = {name: _number(metrics[name]) if name in metrics else None for name in METRICS}
     return values | {OWN + name: _number(value) for name, value in custom_metrics(custom).items()}
 

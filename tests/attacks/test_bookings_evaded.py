@@ -266,6 +266,6 @@ def test_a_process_that_sleeps_does_not_keep_a_booking(site: Site) -> None:
 
     wait_until(idle)
     site.store.set_rules(Rules(idle_release_min=0.01))
-    (freed,) = exchange_with_agents(root.fleet, site.store).freed
+    (freed,) = exchange_with_agents(root.fleet, site.store).released
     assert (freed.owner, freed.is_live) == ("kim", False)
     assert site.is_alive(pid)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from tools import strategy_pictures
 
+from tests.core.problem_codes import problem_codes
 from tests.lab.boot import REPOSITORY
 from torchyard_agent.daemon.rpc_methods import Methods
 from torchyard_agent.keeper.keeper import Keeper
@@ -23,7 +24,6 @@ from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.cli.root_command import app
 from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
-from torchyard_core.problems import CODES
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Pool, Program, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import fastest_reduction
@@ -145,7 +145,7 @@ def default_shown(value: Any) -> str | None:
 
 def test_each_problem_and_placeholder_is_named() -> None:
     text = text_of("topology-file.md") + text_of("fleet-file.md")
-    assert not {code for code in CODES if f"`{code}`" not in text}
+    assert not {code for code in problem_codes() if f"`{code}`" not in text}
     assert not {name for name in NAMES if f"`{{{name}}}`" not in text}
 
 

@@ -65,5 +65,5 @@ def test_who_computes_far_longer_than_the_median_is_slow() -> None:
     steps = {f"worker-{index}": 0.5 for index in range(8)}
     assert slow_replicas(steps) == {}
     assert slow_replicas({**steps, "worker-3": 0.9}) == {"worker-3": 1.8}
-    assert slow_replicas({"worker-0": 0.1, "worker-1": 1.0}) == {}  # of two, nobody knows which is the odd one
+    assert slow_replicas({"worker-0": 0.1, "worker-1": 1.0}) == {}  # of two it is unknown which is the slow one
     assert slow_replicas({**steps, "worker-9": None}) == {}

@@ -23,7 +23,7 @@ def test_the_newest_samples_are_kept_in_order(capacity: int, count: int) -> None
     assert len(ring) == len(expected)
 
 
-def test_what_was_not_told_is_a_gap_and_the_last_value_stays_known() -> None:
+def test_an_unreported_value_is_a_gap_and_the_last_value_stays_known() -> None:
     ring = TimeSeries(10)
     ring.append(1.0, {"loss": 0.5, "gpu": 90.0})
     ring.append(2.0, {"gpu": None})

@@ -28,19 +28,19 @@ def test_how_long_gpus_are_kept_after_a_failure(tmp_path: Path, written: str, ke
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("booking_url: x\n", "did you mean `bookings_url`"),
         ("zone: Europe/Berlin\nperson: [kim]\n", "settings.yaml:2"),
         ("keep_after_failure: a while\n", "30min"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match="settings") as error:
         read_user_settings(file)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_file_that_is_no_yaml_is_a_file_problem(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_what_agents_saw_at_night_frees_a_booking_that_nobody_used(site: Site) -
 
     wait_until(is_idle)
     site.store.set_rules(Rules(idle_release_min=0.01))
-    (freed,) = exchange_with_agents(root.fleet, site.store).freed
+    (freed,) = exchange_with_agents(root.fleet, site.store).released
     assert (freed.owner, freed.is_live) == ("kim", False)
     site.booked_by("lee")
 

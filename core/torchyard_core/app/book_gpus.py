@@ -36,9 +36,9 @@ class BookGpus:
         return slots
 
     def book(self, draft: Draft, rule: str = "", *, free_ones: bool = False) -> SeriesBooked:
-        """Books a draft, or a series by an RFC 5545 `rule`. Raises Refused or StoreAway, and books nothing then.
+        """Books a draft, or a series by an RFC 5545 `rule`. Raises Refused or StoreUnavailable, and books nothing then.
 
-        `free_ones`: of a series, books the occurrences that are possible and returns the others as missed.
+        `free_ones` books the possible occurrences of a series, and returns the others as missed.
         """
         from torchyard_core.booking.store import SeriesBooked
 
@@ -47,7 +47,7 @@ class BookGpus:
         return SeriesBooked("", (self._store.book(draft),), ())
 
     def book_each(self, drafts: Iterable[Draft]) -> tuple[list[Booking], list[tuple[Draft, Refused]]]:
-        """(the bookings that were made, the drafts that were refused)."""
+        """Returns the bookings that were made, and the refused drafts with reasons."""
         made: list[Booking] = []
         refused: list[tuple[Draft, Refused]] = []
         for draft in drafts:

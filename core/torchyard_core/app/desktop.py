@@ -27,7 +27,7 @@ class Desktop:
 
     @classmethod
     def open(cls, home: Home, fleet: Fleet) -> Desktop:
-        """Opens a calendar of its own, as the user settings name it. Raises FileProblem, UsageError, Refused."""
+        """Opens the calendar of the user settings. Raises FileProblem, UsageError, Refused."""
         settings = read_user_settings(home.settings_file)
         return cls(home, fleet, calendar_of(home, settings), zone_for(settings))
 

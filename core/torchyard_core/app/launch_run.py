@@ -49,16 +49,16 @@ class LaunchCallbacks:
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
     """As `Launch.on_progress`."""
     on_host_error: Callable[[HostError], None] = lambda error: None
-    """Called with each host of an ended run that cannot be asked about it."""
+    """Called with the error of each host of an ended run that does not answer."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
-    """Called with what fails in the calendar after the run has started or was taken back."""
+    """Called with errors of the calendar after the run has started or was taken back."""
     on_unrecorded: Callable[[OSError], None] = lambda error: None
-    """Called where the run cannot be written into the history; it goes on all the same."""
+    """Called if the run cannot be written to the history; the run continues."""
     ask: Ask = no_answer
 
 
 class LaunchUseCase(ABC):
-    """One launch, whatever is launched. `run` does all of it; `cancel`, from any thread, takes it back."""
+    """A launch of a topology or of an ended run. `run` performs it; `cancel`, from any thread, undoes it."""
 
     def __init__(self, desktop: Desktop, callbacks: LaunchCallbacks | None, booking: BookingOptions | None):
         self.desktop = desktop
@@ -69,15 +69,15 @@ class LaunchUseCase(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Makes all ready that comes before the hosts' checks. Raises TorchyardError."""
+        """Does all that precedes the checks of hosts. Raises TorchyardError."""
 
     @property
     @abstractmethod
     def topology_file(self) -> str:
-        """The topology's file, as the run's record names it; empty where there is none."""
+        """The topology's file for the run's record; empty without a file."""
 
     def run(self) -> StartedRun:
-        """Launches and records the run, preparing it first where that was not done.
+        """Launches and records the run, after `prepare` if that was not called.
 
         Raises:
             StartUnknown: The run may have begun, and is recorded as unconfirmed.
@@ -97,13 +97,13 @@ class LaunchUseCase(ABC):
         return started
 
     def cancel(self) -> None:
-        """Takes the launch back as soon as the operation under way returns."""
+        """Undoes the launch as soon as the current operation returns."""
         self.is_cancelled = True
         if self._launch is not None:
             self._launch.cancel()
 
     def undo(self, started: StartedRun) -> None:
-        """Ends a run that has just started, and removes its record. Raises StartUnknown where it may go on."""
+        """Ends a run that has just started, and removes its record. Raises StartUnknown if it may continue."""
         try:
             self._prepared().undo(started)
         except StartUnknown as unknown:
@@ -171,7 +171,7 @@ class LaunchRun(LaunchUseCase):
         """
         super().__init__(desktop, callbacks, booking)
         self.problems: tuple[Problem, ...] = ()
-        """Warnings about the topology, once it is prepared."""
+        """Warnings about the topology, after `prepare`."""
         self._source = source
         self._name = name
         self._arguments = arguments
@@ -189,7 +189,7 @@ class LaunchRun(LaunchUseCase):
 
     @property
     def first_secrets(self) -> tuple[str, ...]:
-        """Names of the secrets to be sent, where this desktop has not launched the same topology before."""
+        """Names of the secrets to send; empty if this desktop has launched the same topology before."""
         launch = self._prepared()
         return () if launch.was_launched_here else tuple(launch.topology.program.secrets)
 

@@ -25,17 +25,14 @@ class RestartRun(LaunchUseCase):
         secrets: Sequence[str] | None = None,
         booking: BookingOptions | None = None,
     ):
-        """
-        Args:
-            secrets: Names of the secrets to send with a run of another desktop; None asks for them.
-        """
+        """`secrets`: names of secrets to send with a run of another desktop; None asks for them."""
         super().__init__(desktop, callbacks, booking)
         self._ended = ended
         self._secrets = secrets
         self._own_record = desktop.history.load(ended.run_id)
 
     def prepare(self) -> None:
-        """Asks the run's hosts what it was. Raises RunFailed where it cannot be restarted, a HostError."""
+        """Reads the run's record from its hosts. Raises RunFailed if it cannot be restarted, or a HostError."""
         ask = self.callbacks.ask
         links, errors = links_of_run(self.desktop.fleet, self._ended)
         for error in errors.values():

@@ -1,6 +1,6 @@
 """The use case "synchronise the calendar" with runs and hosts, once or periodically.
 
-Any desktop that reaches hosts does it, and no other needs to: it lists the GPUs that were found, ends bookings of runs
+Any desktop that reaches hosts does it: it lists the GPUs that were found, ends bookings of runs
 that have ended, exchanges use and bookings with the agents, releases idle bookings and serves the waitlist.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.run_end import end_bookings
 from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.store import BookingStore
-from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
+from torchyard_core.booking.sync.agent_exchange import Exchanged, exchange_with_agents
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.calendar_push import open_links
 from torchyard_core.fleet.daemon_client import DaemonClient
@@ -32,20 +32,12 @@ POLL_S = 2.0
 
 
 @dataclass(frozen=True)
-class CalendarSync:
+class CalendarSync(Exchanged):
     """The outcome of one synchronisation."""
 
-    hosts: tuple[str, ...] = ()
-    """Connected hosts that took part."""
-    problems: Mapping[str, TorchyardError] = field(default_factory=dict)
-    """Why a host did not take the calendar, by host."""
-    run_ended: tuple[Booking, ...] = ()
+    run_ended: tuple[Booking, ...]
     """The user's bookings that were released or shortened because their run has ended."""
-    released: tuple[Booking, ...] = ()
-    """Bookings released because their GPUs were idle."""
-    served: tuple[Booking, ...] = ()
-    """Bookings made for requests of the waitlist."""
-    soon_idle: tuple[tuple[Booking, datetime], ...] = ()
+    soon_idle: tuple[tuple[Booking, datetime], ...]
     """The user's idle bookings, each with the time of its release."""
 
 
@@ -62,17 +54,11 @@ class SyncCalendar:
         store.remember_slots(slots_of(self._fleet.known(), is_private=store.is_private))
         run_ended = end_bookings(store, History(self._home.history), open_links(self._fleet), keep)
         done = exchange_with_agents(self._fleet, store)
-        released, served = done.freed, done.served
-        if not done.hosts:
-            released, served = store.apply_idle(), store.serve_waiting()
-        return CalendarSync(done.hosts, done.problems, run_ended, released, served, store.soon_idle())
+        return CalendarSync(**done.__dict__, run_ended=run_ended, soon_idle=store.soon_idle())
 
 
 class PeriodicSync:
-    """Runs a synchronisation on a daemon thread: every ten minutes, when a host connects, and on `changed`.
-
-    Nothing is synchronised while no host is connected.
-    """
+    """Runs a synchronisation on a daemon thread: every ten minutes, when a host connects, and on `changed`."""
 
     def __init__(
         self,

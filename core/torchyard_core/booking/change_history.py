@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from torchyard_core.booking.model import Slot, rfc3339
+from torchyard_core.booking.model import Slot, rfc3339, value_to_json
 from torchyard_core.booking.slots import format_slots
 from torchyard_core.formatting import wall_clock
 
@@ -55,7 +55,8 @@ class Change:
             "desktop": self.desktop,
             "kind": self.kind,
             "fields": [
-                {"field": one.field, "before": _plain(one.before), "after": _plain(one.after)} for one in self.fields
+                {"field": one.field, "before": value_to_json(one.before), "after": value_to_json(one.after)}
+                for one in self.fields
             ],
         }
 
@@ -134,9 +135,3 @@ def _words(value: Any, slots: Sequence[Slot], zone: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return rfc3339(value)
-    return list(value) if isinstance(value, tuple) else value

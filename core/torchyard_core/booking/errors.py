@@ -3,8 +3,8 @@
 TorchyardError
 ├── Refused       a rule refuses it, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
 │   └── Clash     a GPU is booked by others then (in `search.conflict`)
-├── StoreAway     the database is unavailable (exit code 3)
-├── NoRights      the role has no permission in the database
+├── StoreUnavailable  the database is unavailable (exit code 3)
+├── PermissionDenied  the role has no permission in the database
 ├── StoreTooNew   the database has the schema of a newer Torchyard
 ├── StoreUnreadable  the database holds an invalid value
 ├── BadUrl        `bookings_url` is invalid (exit code 2)
@@ -15,18 +15,10 @@ from __future__ import annotations
 
 from torchyard_core.errors import TorchyardError, UsageError
 
-WRONG_USAGE = frozenset(
-    {
-        "ambiguous_time",
-        "bad_rule",
-        "bad_time",
-        "no_gpus",
-        "no_such_booking",
-        "no_such_time",
-        "unknown_gpu",
-        "unknown_zone",
-    }
-)
+WRONG_USAGE = frozenset((
+    "ambiguous_time", "bad_rule", "bad_time", "no_gpus", "no_such_booking", "no_such_time", "unknown_gpu",
+    "unknown_zone",
+))  # fmt: skip
 """Codes of invalid input: exit code 2."""
 
 

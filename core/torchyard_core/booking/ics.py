@@ -109,13 +109,7 @@ def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
 
 
 def read_ics(
-    text: str | bytes,
-    *,
-    zone: str,
-    since: datetime,
-    until: datetime,
-    slots: Sequence[Slot],
-    gpus: Sequence[str] = (),
+    text: str | bytes, *, zone: str, since: datetime, until: datetime, slots: Sequence[Slot], gpus: Sequence[str] = ()
 ) -> Imported:
     """Drafts of the file's events that end after `since` and begin before `until`, repeated ones expanded.
 
@@ -144,7 +138,8 @@ def read_ics(
             continue
         is_read = True
         expanded += len(events)
-        reasons = ["a line of it cannot be read, and was passed over"] if _torn_lines(group) else []
+        is_torn = any(name is None for block in group for name, _ in block.event.errors)
+        reasons = ["a line of it cannot be read, and was passed over"] if is_torn else []
         if not events and _begins(group[0].event, zone) >= until:
             reasons.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
         for event in events:
@@ -304,10 +299,6 @@ def _begins_like_a_time(block: _Block) -> bool:
             except ValueError:
                 return True
     return False
-
-
-def _torn_lines(group: Sequence[_Block]) -> bool:
-    return any(name is None for block in group for name, _ in block.event.errors)
 
 
 def _why_unexpanded(rule: str, start: date, until: datetime) -> str:

@@ -22,10 +22,6 @@ class Interval:
     def duration(self) -> timedelta:
         return max(self.end - self.start, timedelta())
 
-    def overlaps(self, other: Interval) -> bool:
-        """Whether they share a moment. Intervals that only touch do not overlap, empty ones never do."""
-        return max(self.start, other.start) < min(self.end, other.end)
-
     def contains(self, moment: datetime) -> bool:
         return self.start <= moment < self.end
 

@@ -20,11 +20,7 @@ STEP = timedelta(minutes=15)
 
 
 def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
-    """125 % of the duration of the last successful run of that name, rounded up to 15 min; 8 h without one.
-
-    Args:
-        records: Newest first.
-    """
+    """125 % of the last successful run of that name, rounded up to 15 min, else 8 h. `records`: newest first."""
     for record in records:
         if record.name != name or not record.ended or record.state != "succeeded":
             continue
@@ -47,10 +43,7 @@ def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable
 
 
 def slots_to_book(taken: Sequence[str]) -> tuple[str, ...]:
-    """The slots that a run books: its GPUs, or its CPU slots if it has none.
-
-    Servers of a run with GPUs may share a CPU host with other runs.
-    """
+    """The slots that a run books: its GPUs, else its CPU slots. Servers may share a CPU host with other runs."""
     gpus = tuple(slot for slot in taken if not is_cpu_id(slot))
     return gpus or tuple(taken)
 
@@ -103,10 +96,7 @@ def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> t
 def hosts_limited_to(
     known: Sequence[HostFacts], slots: Iterable[str], booked: Mapping[str, Booking]
 ) -> tuple[HostFacts, ...]:
-    """The hosts with all other GPUs as busy, and hosts without GPUs as in `hosts_without_booked`.
-
-    If all slots are CPU slots, only their hosts.
-    """
+    """The hosts with other GPUs as busy. Only the hosts of `slots` if all of these are CPU slots."""
     wanted = set(slots)
     if all(map(is_cpu_id, wanted)):
         return tuple(host for host in known if not host.gpus and cpu_slot(host.name).id in wanted)
@@ -133,10 +123,7 @@ def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> l
 
 
 def keeps_until(booking: Booking, state: str, ended: datetime, keep: timedelta | None) -> datetime | None:
-    """The new end of a booking whose run has ended; None to release it now.
-
-    After a failure GPUs are kept for a restart: for `keep`, or until the booking's end if it is None.
-    """
+    """The new end of a booking after its run; None releases it. A failed run keeps it for `keep`, else to its end."""
     if state != "failed":
         return None
     return booking.end if keep is None else min(booking.end, ended + keep)

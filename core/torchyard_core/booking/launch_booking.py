@@ -132,7 +132,8 @@ class LaunchBooking:
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
-        message = conflict.sentence(self._view.slots, self._person) + self._as_of()
+        as_of = "" if self._view.is_live else f" That is {age(self._view, datetime.now(UTC))}."
+        message = conflict.sentence(self._view.slots, self._person) + as_of
         raise GpusBooked(message, conflict, self._way_out(conflict))
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
@@ -222,7 +223,7 @@ class LaunchBooking:
                 self._is_later = self._chosen.start > store.now()
                 self._start = max(self._chosen.start, store.now())
         if self._wanted.booking_id and self._chosen is None:
-            self._calendar.store()  # raises StoreAway
+            self._calendar.store()  # raises StoreUnavailable
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
@@ -238,9 +239,6 @@ class LaunchBooking:
         if not booking.is_live or booking.end <= store.now():
             raise Refused(f"the booking {booking.title!r} is over", code="ended", hint="Book anew with `--book 4h`.")
         return booking
-
-    def _now(self) -> datetime:
-        return whole_seconds(datetime.now(UTC))
 
     def _closed(self, length: timedelta) -> set[str]:
         """The GPUs that the rules would not let be booked for so long."""
@@ -259,14 +257,11 @@ class LaunchBooking:
     def _names(self, slots: Sequence[str]) -> str:
         return format_slots(slots, self._view.slots)
 
-    def _as_of(self) -> str:
-        return "" if self._view.is_live else f" That is {age(self._view, self._now())}."
-
     def _unknown(self, taken: Sequence[str]) -> tuple[Check, ...]:
         """A warning if the calendar is unavailable."""
         if self._view.is_live or not taken:
             return ()
-        known = age(self._view, self._now()) or "nothing of it is known here"
+        known = age(self._view, datetime.now(UTC)) or "nothing of it is known here"
         return (bookings.check_calendar_unavailable(self._names(taken), known, self._view.why),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
@@ -298,8 +293,7 @@ class LaunchBooking:
         )
 
     def _claim(self, booking: Booking, run_id: str) -> None:
-        """Marks the booking before the run begins, so that no other desktop releases it as idle, or as one whose
-        earlier run has ended."""
+        """Marks the booking before the run begins, so that no other desktop releases it meanwhile."""
         store = self._calendar.store()
         try:
             if booking.run_id not in (None, run_id):

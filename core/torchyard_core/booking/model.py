@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -129,8 +129,10 @@ class Booking:
     def is_running(self, now: datetime) -> bool:
         return self.is_live and self.start <= now < self.end
 
-    def to_json(self) -> dict[str, Any]:
-        return {field.name: _to_json(getattr(self, field.name)) for field in fields(self)}
+    def to_json(self, only: Collection[str] = ()) -> dict[str, Any]:
+        """All fields, or these only."""
+        names = [field.name for field in fields(self) if not only or field.name in only]
+        return {name: value_to_json(getattr(self, name)) for name in names}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Booking:
@@ -172,10 +174,7 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """The persons that a login of a host may stand for; empty if unknown.
-
-    A login that the table does not mention at all stands for the person of the same name.
-    """
+    """The persons of a login on a host. One that the table does not mention is the person of the same name."""
     entries = tuple(logins)
     found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
     if not found and user and not any(user in (entry.user, entry.person) for entry in entries):
@@ -247,7 +246,8 @@ def from_rfc3339(text: str) -> datetime:
         raise ValueError(f"{text} is in no year of UTC") from None
 
 
-def _to_json(value: Any) -> Any:
+def value_to_json(value: Any) -> Any:
+    """A field of a booking as JSON."""
     if isinstance(value, datetime):
         return rfc3339(value)
     return list(value) if isinstance(value, tuple) else value

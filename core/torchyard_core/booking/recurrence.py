@@ -18,21 +18,9 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 AT_MOST = 500
 """Limit of the occurrences of one series."""
-_KEYS = frozenset(
-    [
-        "FREQ",
-        "UNTIL",
-        "COUNT",
-        "INTERVAL",
-        "BYDAY",
-        "BYMONTHDAY",
-        "BYMONTH",
-        "BYSETPOS",
-        "BYYEARDAY",
-        "BYWEEKNO",
-        "WKST",
-    ]
-)
+_KEYS = frozenset((
+    "FREQ", "UNTIL", "COUNT", "INTERVAL", "BYDAY", "BYMONTHDAY", "BYMONTH", "BYSETPOS", "BYYEARDAY", "BYWEEKNO", "WKST"
+))  # fmt: skip
 _FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 LONGEST_YEARS = 50
 """Limit of the length of a series."""
@@ -40,15 +28,13 @@ _LATE = 9900
 _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 
 
-def occurrences(
-    rule: str, start: datetime, end: datetime, zone: str, until: datetime, at_most: int = AT_MOST
-) -> tuple[Interval, ...]:
+def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: datetime) -> tuple[Interval, ...]:
     """The times of a series in UTC, including the first.
 
     Occurrences of a rule without COUNT and UNTIL begin by `until`; other rules are expanded completely.
 
     Raises:
-        Refused: The rule is invalid or finer than a day, its occurrences overlap, are more than `at_most`, or do not
+        Refused: The rule is invalid or finer than a day, its occurrences overlap, are more than AT_MOST, or do not
             end within LONGEST_YEARS.
     """
     local = start.astimezone(zone_of(zone)).replace(tzinfo=None)
@@ -65,9 +51,9 @@ def occurrences(
                 hint="Make each booking shorter, or repeat less often.",
             )
         found.append(Interval(begin, begin + duration))
-        if len(found) > at_most:
+        if len(found) > AT_MOST:
             raise Refused(
-                f"the series has more than {at_most} bookings",
+                f"the series has more than {AT_MOST} bookings",
                 code="too_many",
                 hint="End it earlier: add COUNT=… or UNTIL=… to the rule.",
             )

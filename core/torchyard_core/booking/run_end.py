@@ -21,11 +21,7 @@ AHEAD = timedelta(days=400)
 def end_bookings(
     store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
 ) -> tuple[Booking, ...]:
-    """Releases the user's bookings whose runs have ended, as known from these hosts and this desktop's history.
-
-    Args:
-        keep: How long a failed run keeps its GPUs; None until the booking's end.
-    """
+    """Releases bookings of ended runs, as known from these hosts and the history; `keep` as in `keeps_until`."""
     now = store.now()
     own = store.bookings(now, now + AHEAD, owner=store.person, live=True)
     made_for = {one.run_id: one for one in own if one.run_id}

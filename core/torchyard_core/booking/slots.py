@@ -8,6 +8,7 @@ from itertools import groupby
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Slot, cpu_slot
+from torchyard_core.formatting import number_ranges
 from torchyard_core.problems import did_you_mean
 from torchyard_core.topology.host_facts import HostFacts
 
@@ -37,7 +38,7 @@ def format_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
             else:
                 numbers.append(slot.index)
         if numbers:
-            parts.append(f"{host}:{_ranges(numbers)}")
+            parts.append(f"{host}:{number_ranges(numbers)}")
     return ", ".join([*parts, *(gpu for gpu in wanted if gpu not in known)])
 
 
@@ -81,23 +82,9 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
     else:
         found = []
     if not found:
-        raise Refused(f"there is no `{word}`", code="unknown_gpu", hint=f"{host} has {name_slots_of(of_host)}.")
+        names = format_slots([slot.id for slot in of_host], of_host)
+        raise Refused(f"there is no `{word}`", code="unknown_gpu", hint=f"{host} has {names}.")
     return found
-
-
-def name_slots_of(slots: Sequence[Slot]) -> str:
-    """The names of these slots."""
-    return format_slots([slot.id for slot in slots], slots)
-
-
-def _ranges(numbers: list[int]) -> str:
-    parts: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1] = (parts[-1][0], number)
-        else:
-            parts.append((number, number))
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:

@@ -180,7 +180,7 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
 
 
 def _is_clock(match: re.Match[str]) -> bool:
-    """Whether it is surely a time of day; a number alone may be part of a date."""
+    """Whether it is certainly a time of day; a number alone may be part of a date."""
     return any(match[name] for name in ("half", "minute", "o_clock", "suffix"))
 
 

@@ -107,6 +107,12 @@ class CommandContext:
             )
         return typer.confirm(printable(question), err=True)
 
+    def confirm_or_exit(self, question: str, otherwise: str = "Nothing was changed.") -> None:
+        """Ends the command with exit code 1, and prints `otherwise`, unless the user's answer is yes."""
+        if not self.confirm(question):
+            remark(otherwise)
+            raise typer.Exit(1)
+
 
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")]
 

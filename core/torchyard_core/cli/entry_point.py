@@ -7,7 +7,6 @@ import sys
 
 
 def main() -> None:
-    """Runs the command."""
     open_closed_streams()
     try:
         from torchyard_core.cli.root_command import main as run_command
@@ -19,10 +18,7 @@ def main() -> None:
 
 
 def open_closed_streams() -> None:
-    """Opens /dev/null for each standard stream that is closed (`<&-`).
-
-    Otherwise files and sockets would get their descriptors, and `sys.stdin` and the others would be None.
-    """
+    """Opens /dev/null for each closed standard stream (`<&-`), whose descriptor a file could get otherwise."""
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(lowest)

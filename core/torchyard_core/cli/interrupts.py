@@ -64,10 +64,7 @@ def raising_interrupts() -> Iterator[None]:
 
 
 def ask(question: str) -> str:
-    """A line from the terminal. Raises EOFError, and KeyboardInterrupt on Ctrl-C at any moment.
-
-    input() misses a Ctrl-C that comes after its prompt and before it reads.
-    """
+    """A line from the terminal. Unlike `input`, never misses Ctrl-C. Raises EOFError, KeyboardInterrupt."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing)

@@ -23,7 +23,6 @@ from torchyard_core.errors import TorchyardError
 from torchyard_core.text_sanitizer import log_line, one_line, printable, printable_json
 
 _on_screen: list[Any] = []
-"""Progress bars on the screen."""
 
 _called_with = ""
 """Options before the command, which commands in hints repeat."""

@@ -130,10 +130,7 @@ class _DaemonExited(Exception):
 
 
 def _retire(link: DaemonClient) -> AgentRefused | None:
-    """Asks the daemon to exit and waits until it has closed the connection.
-
-    If the daemon refuses, the link stays open and the refusal is returned.
-    """
+    """Asks the daemon to exit and waits for it. Returns its refusal, after which the link stays open."""
     gone = threading.Event()
     link.on_close(gone.set)
     try:

@@ -26,12 +26,12 @@ def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Da
 def push_calendar(
     links: Mapping[str, DaemonClient], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
 ) -> dict[str, TorchyardError]:
-    """Hands the calendar to these hosts, side by side. An older agent takes none.
+    """Sends the calendar to these hosts concurrently. Older agents accept none.
 
-    Hosts that have this revision are only told that it still holds at `taken`. `snapshot` is called where one has not.
+    Hosts that have this revision are only asked to confirm it as of `taken`. `snapshot` is called if one has another.
 
     Returns:
-        The error of each host that has not got it.
+        The error of each host that did not accept it.
     """
     params: dict[str, Any] = {"revision": revision, "by": desktop_identity()}
     asked = {

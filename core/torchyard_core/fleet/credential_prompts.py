@@ -45,7 +45,6 @@ class CredentialPrompt:
     prompt: str
     """Label of the field: `Passphrase`, or a text of the server."""
     hidden: bool = True
-    """Whether the input is hidden."""
     instructions: str = ""
     """Further text of the server; usually empty."""
     complaint: str = ""
@@ -112,10 +111,7 @@ class CredentialCache:
             self._known.pop(key, None)
 
     def ask(self, key: Hashable, question: CredentialPrompt, began: float) -> str:
-        """Prompts the user. Raises NotAnswered.
-
-        A cancellation also applies to other logins in progress. `began` is the start of this login (monotonic).
-        """
+        """Prompts the user. Raises NotAnswered, also if the user cancelled another login since `began` (monotonic)."""
         if self._questions is None:
             raise NotAnswered(question, given_up=False)
         with self._asking:

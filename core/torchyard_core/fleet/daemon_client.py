@@ -95,10 +95,7 @@ class DaemonClient:
             ) from None
 
     def listen(self, method: str, listener: Listener) -> Callable[[], None]:
-        """Registers a listener for notifications of this name, called on the link's thread.
-
-        Returns a function that removes it.
-        """
+        """Registers a listener, called on the link's thread. Returns a function that removes it."""
         with self._lock:
             self._listeners.setdefault(method, []).append(listener)
 

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed, wait
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from torchyard_core.background_thread import in_background
@@ -78,9 +78,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def use(self, hosts: Iterable[Host]) -> None:
@@ -139,20 +137,9 @@ class Fleet:
         reason = "the fleet was closed" if closed else f"{name} was removed from the fleet"
         raise HostError(name, f"{reason} while connecting to the host.")
 
-    def links(
-        self,
-        names: Iterable[str] | None = None,
-        *,
-        install: bool = True,
-        replace_same_version: bool = False,
-        progress: Progress = lambda host, done, total: None,
-    ) -> dict[str, DaemonClient | HostError]:
+    def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, DaemonClient | HostError]:
         """Opens links to these hosts (all by default) concurrently. Returns the link or error of each."""
-
-        def one(name: str) -> DaemonClient:
-            return self.link(name, install=install, replace_same_version=replace_same_version, progress=progress)
-
-        return self.each(self.hosts if names is None else names, one)
+        return self.each(self.hosts if names is None else names, partial(self.link, install=install))
 
     def known(self) -> Sequence[HostFacts]:
         """The cached facts of every host for the planner. The use of GPUs is known only if it was read just now."""
@@ -171,10 +158,7 @@ class Fleet:
         return dict(self.each(names, self.link, arrived))
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
-        """Reads a host's facts and the use of its GPUs, and caches both for `known`.
-
-        Raises HostError or AgentRefused.
-        """
+        """Reads and caches a host's facts and the use of its GPUs. Raises HostError or AgentRefused."""
         host = self._host(name)
         # On this computer, the default interpreter for programs is Torchyard's own.
         wanted = python or host.python or (sys.executable if host.local else None)
@@ -194,10 +178,7 @@ class Fleet:
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Writes facts to the file, or keeps them in memory if that fails. Returns the first such error.
-
-        A closed fleet writes nothing, as the program may be about to exit.
-        """
+        """Writes facts to the file, else keeps them in memory. Returns the first error of the file."""
         if self._closed:
             return None
         try:

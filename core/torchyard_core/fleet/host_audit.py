@@ -31,11 +31,8 @@ class HostAudit:
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "acts": list(self.acts),
-            "error": self.error.to_json() if self.error is not None else None,
-        }
+        error = self.error.to_json() if self.error is not None else None
+        return {"name": self.name, "acts": list(self.acts), "error": error}
 
 
 def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
@@ -47,10 +44,7 @@ def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
 
 
 def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
-    """Reads the last acts of a host, by default as many as its agent returns.
-
-    Raises HostError or AgentRefused; AgentTooOld if the agent has no audit.
-    """
+    """Reads the last acts of a host, by default all. Raises HostError, AgentRefused, or AgentTooOld without audit."""
     acts: list[Act] = link.call("audit.read", {} if last is None else {"last": last}, READ_TIMEOUT_S)
     return tuple(acts)
 

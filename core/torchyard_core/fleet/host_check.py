@@ -91,18 +91,7 @@ class HostCheck:
         return {READY: 0, DEGRADED: 1}.get(self.state, 3)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "state": self.state,
-            "agent": self.agent,
-            "python": self.python,
-            "torch": self.torch,
-            "cpus": self.cpus,
-            "memory_gb": self.memory_gb,
-            "gpus": self.gpus,
-            "bookings": self.bookings,
-            "problems": self.problems,
-        }
+        return {name: value for name, value in self.__dict__.items() if name != "error"}
 
 
 def check_host(

@@ -56,10 +56,7 @@ def forget_facts(path: Path, name: str) -> None:
 
 
 def planner_hosts(hosts: Sequence[Host], known: Mapping[str, Facts]) -> tuple[HostFacts, ...]:
-    """Hosts for the planner, from the fleet file and the cached facts.
-
-    `gpu_occupancy.with_use` adds the present use of their GPUs.
-    """
+    """Hosts for the planner, from the fleet file and the cached facts, without the present use of their GPUs."""
     return tuple(_planner_host(host, known.get(host.name)) for host in hosts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,10 +36,7 @@ class ShownKey:
 
 
 def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
-    """Reads the key of a host of the fleet, or of a bastion on the way to one.
-
-    Raises UsageError for a host without a key, HostError if the host does not answer.
-    """
+    """Reads the key of a host or bastion. Raises UsageError for a host without a key, HostError without an answer."""
     host = _to_trust(inventory, name, dialer)
     fingerprint, line = dialer.host_key(host)
     kind = line.split()[1]
@@ -63,14 +59,10 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
 def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> Host:
     """The host of the fleet with this name, or the bastion on the way to one."""
     if all(host.name != name for host in inventory.hosts):
-        for bastion in _bastions(inventory.hosts, dialer):
+        for bastion in (jump for host in inventory.hosts if not host.local for jump in dialer.bastions(host)):
             if bastion.name == name:
                 return bastion
     host = inventory.host(name)
     if host.local:
         raise UsageError(f"{name} is this computer, reached without SSH: there is no key to trust.", code="local_host")
     return host
-
-
-def _bastions(hosts: Iterable[Host], dialer: SshDialer) -> Iterable[Host]:
-    return (jump for host in hosts if not host.local for jump in dialer.bastions(host))

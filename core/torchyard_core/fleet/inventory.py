@@ -69,7 +69,6 @@ class Host(FrozenModel):
     """A host in the fleet file. Missing settings are taken from `~/.ssh/config` or from the host itself."""
 
     name: Annotated[str, AfterValidator(_host_name)]
-    """The host's name in topologies."""
     local: bool = False
     """Whether it is this computer, which needs no SSH."""
     address: Word | None = None
@@ -77,9 +76,7 @@ class Host(FrozenModel):
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port of its SSH server; by default that of ~/.ssh/config, or 22."""
     user: Word | None = None
-    """The login name."""
     identity_file: str | None = None
-    """File of the private key."""
     proxy_jump: Word | None = None
     """Bastions, separated by commas."""
     data_address: Word | None = None

@@ -64,12 +64,7 @@ _GPU = {
 }
 _SAMPLE = {
     "time": Between(0.0, LATEST),
-    "host": {
-        "cpus": MAYBE_NUMBER,
-        "cpu": MAYBE_NUMBER,
-        "memory_mb": MAYBE_NUMBER,
-        "memory_used_mb": MAYBE_NUMBER,
-    },
+    "host": {"cpus": MAYBE_NUMBER, "cpu": MAYBE_NUMBER, "memory_mb": MAYBE_NUMBER, "memory_used_mb": MAYBE_NUMBER},
     "gpus": [_GPU],
     "replicas": Each(dict),
     "reports?": Each({"step?": MAYBE_NUMBER}),

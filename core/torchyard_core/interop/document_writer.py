@@ -35,6 +35,7 @@ class ExportOptions:
 DEFAULT_OPTIONS = ExportOptions()
 IMAGE = "IMAGE"
 """Placeholder for a required container image."""
+PLACEHOLDER_REMARK = Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it.")
 
 
 def count_of(topology: Topology, *roles: Role) -> int:
@@ -50,33 +51,19 @@ def file_name(name: str) -> str:
 
 
 _POOL_REMARKS = {
-    "min_replicas": "min_replicas: the number of replicas is fixed there",
-    "hosts": "hosts: there the system chooses them",
-    "placement": "placement: there the system chooses it",
-    "labels": "labels: they are those of your hosts",
-    "env": "env",
-    "args": "args",
-    "cpus": "cpus",
-    "memory_gb": "memory_gb",
-    "gpus": "gpus",
-    "gpu_model": "gpu_model",
-    "gpu_memory_gb": "gpu_memory_gb",
-    "machine": "machine",
+    "min_replicas": ": the number of replicas is fixed there",
+    "hosts": ": there the system chooses them",
+    "placement": ": there the system chooses it",
+    "labels": ": they are those of your hosts",
+    **dict.fromkeys(("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb", "machine"), ""),
 }
+"""Keys of a pool, each with the reason why it is left out, or nothing."""
 _PROGRAM_REMARKS = {
-    "script": "script",
-    "module": "module",
-    "command": "command",
-    "args": "args",
-    "setup": "setup: put it into the image, or before the command",
-    "python": "python",
-    "env": "env",
-    "secrets": "secrets: give them to that system by its own means",
-    "notify": "notify",
-    "max_restarts": "max_restarts",
-    "checkpoint_dir": "checkpoint_dir",
-    "ends_with": "ends_with",
-    "tf_master_name": "tf_master_name",
+    **dict.fromkeys(("script", "module", "command", "args"), ""),
+    "setup": ": put it into the image, or before the command",
+    **dict.fromkeys(("python", "env"), ""),
+    "secrets": ": give them to that system by its own means",
+    **dict.fromkeys(("notify", "max_restarts", "checkpoint_dir", "ends_with", "tf_master_name"), ""),
 }
 
 
@@ -119,13 +106,15 @@ def omission_remarks(
     return remarks + _omitted_keys(topology.program, program, _PROGRAM_REMARKS, "program: ")
 
 
-def _omitted_keys(block: Pool | Program, carried: Iterable[str], words: Mapping[str, str], where: str) -> list[Remark]:
+def _omitted_keys(
+    block: Pool | Program, carried: Iterable[str], reasons: Mapping[str, str], where: str
+) -> list[Remark]:
     carried = set(carried)
     remarks = []
-    for key, text in words.items():
+    for key, reason in reasons.items():
         default = type(block).model_fields[key].get_default(call_default_factory=True)
         if key not in carried and getattr(block, key) != default:
-            remarks.append(Remark(f"{where}{text} (not carried over)."))
+            remarks.append(Remark(f"{where}{key}{reason} (not carried over)."))
     return remarks
 
 

@@ -44,10 +44,7 @@ _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
 
 
 def strip_assignment(text: str) -> str:
-    """The JSON of `export TF_CONFIG='{…}'` or the dictionary of `os.environ["TF_CONFIG"] = json.dumps({…})`.
-
-    Line numbers are kept. Other text is returned unchanged.
-    """
+    """The value assigned to TF_CONFIG or CLUSTER_SPEC, on its lines; other text unchanged."""
     if (dumped := _DUMPED.search(text)) is not None:
         return first_braces(text, dumped.end())
     match = _ASSIGNED.match(text)

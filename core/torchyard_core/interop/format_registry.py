@@ -35,7 +35,6 @@ class Format:
     forms: tuple[str, ...] = ()
     """Forms of an export, the default first."""
     suffix: str = ".yaml"
-    """Suffix of its files."""
     takes_image: bool = False
     takes_replica: bool = False
     replica_forms: tuple[str, ...] = ()
@@ -104,10 +103,7 @@ def problems_of_export(file: TopologyFile) -> list[Problem]:
 
 
 def write_foreign(name: str, topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a topology in a format.
-
-    Raises UsageError for an unknown form, and for a topology that the format cannot express.
-    """
+    """Writes a topology. Raises UsageError for an unknown form, or if the format cannot express the topology."""
     chosen = format_named(name)
     if options.form is not None and options.form not in chosen.forms:
         allowed = f"It is written as {', '.join(chosen.forms)}." if chosen.forms else "It has one form only."

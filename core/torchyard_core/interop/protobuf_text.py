@@ -12,7 +12,7 @@ from torchyard_core.interop.document_reader import refuse
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
-    r"""|(?P<end>[,;])|(?P<sign>[{}<>:\[\]])|(?P<word>(?:-\s*)?[^\s,;#"'{}<>:\[\]]+)""",
+    r"""|(?P<end>[,;])|(?P<sign>[{}<>:\[\]])|(?P<word>(?:-\s*)?[^\s,;#"'{}<>:\[\]]+)"""
 )
 _NUMBER = re.compile(r"0[xX](?P<hexadecimal>[0-9a-fA-F]+)|0(?P<octal>[0-7]+)|(?P<decimal>0|[1-9][0-9]*)")
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)

@@ -62,10 +62,7 @@ class CommandLine:
 
 
 def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list[CommandLine]:
-    """The commands in a text whose first line is `line`.
-
-    `ssh` and `sh -c` are replaced by the commands that they run. Raises FileProblem for a quote that is not closed.
-    """
+    """The commands in a text from `line` on, also those that `ssh` and `sh -c` run. Raises FileProblem."""
     found: list[CommandLine] = []
     pending, quote, first = "", "", line
     for number, piece in enumerate(text.splitlines(), start=line):

@@ -73,7 +73,6 @@ def components_of(topology: Topology, remarks: list[Remark]) -> list[Component]:
 
 
 def nodes_of(components: Iterable[Component]) -> int:
-    """Number of trainers."""
     return sum(one.pool.replicas for one in components if one.role.trains)
 
 
@@ -84,10 +83,7 @@ def world_size_of(topology: Topology, components: Iterable[Component]) -> int:
 
 
 def start_command(topology: Topology, one: Component, components: list[Component]) -> str:
-    """The command of a component's replicas, as shell words.
-
-    It uses variables of the script: REPLICA (the number in the pool), MASTER_ADDR, PS_HOSTS, WORKER_HOSTS.
-    """
+    """A component's command in shell words, with REPLICA, MASTER_ADDR, PS_HOSTS and WORKER_HOSTS of the script."""
     line = words(topology.program, one.pool)
     if topology.program.launcher is Launcher.TORCH and one.role.trains:
         line = _under_torchrun(topology, one, components)

@@ -52,7 +52,4 @@ class Hosts(Protocol):
         """Connects to the hosts concurrently. Returns a link or the error of each; `arrived` gets each one at once."""
 
     def look(self, name: str, python: str | None) -> dict[str, Any]:
-        """The answer of a connected host to `host.facts`, which `known` then returns too.
-
-        `python` is the interpreter for programs; None for the host's own.
-        """
+        """The answer of a host to `host.facts`, cached for `known`. `python`: for programs; None for the host's own."""

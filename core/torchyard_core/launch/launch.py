@@ -54,7 +54,6 @@ class StartedRun:
     timings: dict[str, float]
     """Seconds since the start of the launch: checked_s, sent_s, submitted_s."""
     reserved: Reservation = field(default_factory=Reservation)
-    """The calendar's decision."""
     snapshot: str | None = None
     """Root hash of its code; None without code."""
 

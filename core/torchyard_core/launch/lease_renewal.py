@@ -32,7 +32,6 @@ class LeaseRenewal:
         self._hosts |= frozenset(hosts)
 
     def end(self) -> None:
-        """Stops renewing."""
         self._over.set()
 
     def _renew(self, host: str, links: Mapping[str, AgentLink]) -> None:

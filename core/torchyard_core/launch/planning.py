@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -41,26 +41,18 @@ class LaunchContext:
         return self.plan.hosts[0]
 
 
+@dataclass
 class Planner:
     """Plans, and reads the facts of the planned hosts, until the plan rests on fresh facts only."""
 
-    def __init__(
-        self,
-        source: TopologyFile,
-        topology: Topology,
-        hosts: Hosts,
-        progress: LaunchProgress,
-        links: dict[str, AgentLink],
-        reserving: LaunchCalendar | None = None,
-    ):
-        """`links` is filled with the link of every connected host."""
-        self._source = source
-        self._topology = topology
-        self._hosts = hosts
-        self._progress = progress
-        self._links = links
-        self._reserving = reserving
-        self._facts: dict[str, dict[str, Any]] = {}
+    _source: TopologyFile
+    _topology: Topology
+    _hosts: Hosts
+    _progress: LaunchProgress
+    _links: dict[str, AgentLink]
+    """Filled with the link of every connected host."""
+    _reserving: LaunchCalendar | None
+    _facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self) -> LaunchContext:
         """Returns the plan. Raises RunFailed for the first red line or problem, HostError or Cancelled."""

@@ -64,7 +64,6 @@ class World:
     members: tuple[str, ...]
     """Names of its replicas by node rank. MASTER_PORT is on the host of the first."""
     size: int
-    """Number of ranks."""
 
     @property
     def master(self) -> str:
@@ -105,11 +104,7 @@ class Plan:
 
 
 def plan(
-    topology: Topology,
-    hosts: Sequence[HostFacts],
-    *,
-    found: Sequence[Problem] = (),
-    line: LineOf = no_lines,
+    topology: Topology, hosts: Sequence[HostFacts], *, found: Sequence[Problem] = (), line: LineOf = no_lines
 ) -> Plan:
     """Plans a run on these hosts. Replicas that fit on no host are in the plan without a host.
 

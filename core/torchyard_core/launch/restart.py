@@ -38,7 +38,7 @@ from torchyard_core.launch.snapshot_upload import upload_to_all
 from torchyard_core.launch.warm_start import IMPORTS
 from torchyard_core.text_sanitizer import one_line
 from torchyard_core.topology.file import TopologyFile, topology_from_text
-from torchyard_core.topology.model import Topology
+from torchyard_core.topology.model import Program, Topology
 
 ASK_TIMEOUT_S = 30.0
 LEAVES_WITHIN_S = 10.0
@@ -107,9 +107,8 @@ def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
     if not again.reported_by:
         return None
     program = again.topology.program
-    what = program.command or (("-m", program.module) if program.module else (program.script or "",))
     lines = [
-        f"command: {shlex.join([*what, *program.args])}",
+        _command_line(program),
         *(f"setup: {line}" for line in program.setup),
         *([f"interpreter: {program.python}"] if program.python else []),
         *([f"environment: {', '.join(program.env)}"] if program.env else []),
@@ -133,13 +132,8 @@ def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
     names = again.topology.program.secrets
     if not again.reported_by or not names:
         return None
-    program = again.topology.program
-    what = program.command or (("-m", program.module) if program.module else (program.script or "",))
-    lines = [
-        f"secrets: {', '.join(names)}",
-        f"command: {shlex.join([*what, *program.args])}",
-        f"hosts: {_hosts_text(again.topology)}",
-    ]
+    hosts = f"hosts: {_hosts_text(again.topology)}"
+    lines = [f"secrets: {', '.join(names)}", _command_line(again.topology.program), hosts]
     return Confirmation(
         "foreign_secrets",
         f"{again.reported_by} says that run {again.run_id} needs secrets of this computer, which did not launch it:\n  "
@@ -148,6 +142,11 @@ def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
         "Launch the topology file instead, where you know what it does with them.",
         accept="secrets",
     )
+
+
+def _command_line(program: Program) -> str:
+    what = program.command or (("-m", program.module) if program.module else (program.script or "",))
+    return f"command: {shlex.join([*what, *program.args])}"
 
 
 def _hosts_text(topology: Topology) -> str:

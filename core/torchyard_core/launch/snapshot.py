@@ -57,12 +57,6 @@ class Listing:
     """Paths of files, links and empty folders (which end in `/`), with the status of each file."""
     hashes: FileHashCache
     known: dict[str, str]
-    """Cached hashes of unchanged files."""
-
-    @property
-    def new(self) -> dict[str, int]:
-        """Sizes by path of the files that must be read."""
-        return {path: status.st_size for path, status in self.found if status is not None and path not in self.known}
 
     @property
     def unseen(self) -> dict[str, int]:

@@ -143,10 +143,7 @@ PAUSE_S = 1.0
 
 
 def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Makes `snapshot` available on every host of `links`. Raises what `upload_snapshot` raises.
-
-    A broken link is replaced, also in `links`, and the upload is resumed.
-    """
+    """Uploads `snapshot` to every host of `links`, in which broken ones are replaced. Raises as `upload_snapshot`."""
     sent: dict[str, tuple[int, int]] = {}
 
     def send(host: str) -> None:

@@ -60,10 +60,7 @@ def imports_package(program: Program, folder: Path | None, package: str) -> bool
 
 
 def start_early(context: LaunchContext, run_id: str, imports: tuple[str, ...]) -> None:
-    """Asks every host of the launch to start its interpreters, without waiting for the answers.
-
-    A host that cannot do so starts its ranks as usual.
-    """
+    """Asks every host to start its interpreters early, without waiting. One that cannot starts its ranks as usual."""
     sites = preview_sites(context.plan, list(context.hosts.values()))
     replicas = replica_specs(context.plan, sites, run_id, store=AT_LAUNCH)
     for host, link in context.links.items():

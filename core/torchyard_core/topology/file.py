@@ -55,16 +55,9 @@ class TopologyFile:
 
 
 def check_topology(
-    topology: Topology,
-    *,
-    folder: Path | None = None,
-    hosts: Sequence[HostFacts] | None = None,
-    line: LineOf = no_lines,
+    topology: Topology, *, folder: Path | None = None, hosts: Sequence[HostFacts] | None = None, line: LineOf = no_lines
 ) -> list[Problem]:
-    """All problems of a topology's meaning.
-
-    With `folder`, that of its file, files are checked too; with `hosts`, names of hosts and GPUs.
-    """
+    """All problems of a topology's meaning; with `folder` also of files, with `hosts` of names in the fleet."""
     checks = [check_names(topology), check_pools(topology), check_strategy(topology), check_pins(topology, hosts)]
     checks += [check_program(topology), check_variables(topology), check_exclude(topology)]
     if hosts is not None:

@@ -62,10 +62,7 @@ class HostFacts:
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 
     def why_taken(self, gpu: Gpu) -> str | None:
-        """`used by kim`, `booked by kim until 18:00`; None for a GPU that is free or whose use is unknown.
-
-        The current user takes precedence over a booking.
-        """
+        """`used by kim`, else `booked by kim until 18:00`; None for a GPU that is free or whose use is unknown."""
         user = self.user_of(gpu)
         if user is None:
             return None

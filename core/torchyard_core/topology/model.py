@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 MAX_REPLICAS = 10_000
-"""Of a pool, and of a topology: a guard against a slip of the finger."""
+"""Limit of a pool and of a topology, as protection against typing errors."""
 MAX_GPUS = 1024
-"""Of a replica; as many as a host could have."""
+"""Limit of a replica, above the number of GPUs of any host."""
 
 
 class FrozenModel(BaseModel):
-    """A block of a file: immutable, nothing unknown in it, no guessing at types."""
+    """A block of a file: immutable, without unknown keys, with strict types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -27,14 +27,14 @@ def _whole_where_possible(number: float) -> float | int:
 
 
 Text = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
-"""Text that a file may also write as a bare number: it is taken letter for letter."""
+"""Text that a file may also write as a bare number, whose digits are kept as written."""
 
 Amount = Annotated[float, PlainSerializer(_whole_where_possible, return_type=float | int)]
 """A number that is written back without a needless `.0`."""
 
 
 class Role(StrEnum):
-    """What a replica does in the run."""
+    """The task of a replica in the run."""
 
     CHIEF = "chief"
     WORKER = "worker"
@@ -73,7 +73,7 @@ class OnNan(StrEnum):
 
 
 class PlacementRule(StrEnum):
-    """How a pool's replicas are laid over its hosts."""
+    """How a pool's replicas are distributed over its hosts."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -87,7 +87,7 @@ class Launcher(StrEnum):
 
 
 class EndsWith(StrEnum):
-    """Whose end is the end of the run."""
+    """The replicas whose end ends the run."""
 
     TRAINERS = "trainers"
     CHIEF = "chief"
@@ -95,7 +95,7 @@ class EndsWith(StrEnum):
 
 
 class TfMasterName(StrEnum):
-    """What TF_CONFIG calls the chief."""
+    """The name of the chief in TF_CONFIG."""
 
     CHIEF = "chief"
     MASTER = "master"
@@ -112,12 +112,12 @@ class Strategy(FrozenModel):
     """How the trainers keep their parameters in step."""
 
     kind: StrategyKind = StrategyKind.NONE
-    """Which strategy. `none` leaves it to the script."""
+    """The strategy; `none` leaves the exchange to the script."""
     worker_groups: int | None = Field(default=None, ge=1)
     """Asynchronous kinds: contiguous blocks of workers, larger first; the chief trains in group 0.
     Without it every worker is a group."""
     server_groups: int = Field(default=1, ge=1)
-    """Into how many groups the parameter servers are cut."""
+    """Number of groups of parameter servers."""
     push_every: int = Field(default=1, ge=1)
     """Downpour: steps between two pushes of gradients."""
     pull_every: int = Field(default=1, ge=1)
@@ -127,7 +127,7 @@ class Strategy(FrozenModel):
     max_staleness: int = Field(default=16, ge=0)
     """Versions a push may be behind; older ones are dropped and counted."""
     backup_workers: int = Field(default=0, ge=0)
-    """Sandblaster: the slowest so many gradients of a step are dropped."""
+    """Sandblaster: number of the slowest gradients of a step that are dropped."""
     warm_start_steps: int = Field(default=0, ge=0)
     """Downpour: steps that group 0 trains alone first."""
     reduction_order: ReductionOrder = ReductionOrder.RANK
@@ -142,34 +142,34 @@ class Pool(FrozenModel):
     """Replicas of one role with one configuration."""
 
     name: str = Field(min_length=1)
-    """Its name in this file."""
+    """Name of the pool in this file."""
     role: Role
-    """What its replicas do."""
+    """Task of its replicas."""
     replicas: int = Field(ge=1, le=MAX_REPLICAS)
-    """How many there are."""
+    """Number of its replicas."""
     min_replicas: int | None = Field(default=None, ge=0)
-    """How few the run may go on with when hosts are lost; without it, not fewer than `replicas`."""
+    """Fewest replicas with which the run continues after hosts are lost; by default `replicas`."""
     gpus: int = Field(default=0, ge=0, le=MAX_GPUS)
     """GPUs of each replica."""
     hosts: tuple[str, ...] = ()
-    """Hosts of the fleet that may be used; without it, all of them."""
+    """Hosts of the fleet that may be used; by default all."""
     placement: PlacementRule | None = None
-    """`pack` fills host by host, `spread` goes round them. Without it: pack with GPUs, spread without."""
+    """`pack` fills host by host, `spread` alternates between hosts. By default pack with GPUs, else spread."""
     machine: str | None = None
-    """A machine type: it stands for its CPUs, memory and GPU model where the pool does not say its own, and hosts with
-    the label `machine` of that type come first."""
+    """A machine type, which provides CPUs, memory and GPU model where the pool does not set them. Hosts with the label
+    `machine` of that type come first."""
     cpus: Amount | None = Field(default=None, gt=0)
-    """CPUs to set aside for each replica; without it none are."""
+    """CPUs reserved for each replica; by default none."""
     memory_gb: Amount | None = Field(default=None, gt=0)
-    """Memory to set aside for each replica, in GB."""
+    """Memory reserved for each replica, in GB; by default none."""
     gpu_model: str | None = None
-    """Only GPUs with this in their name (capitals don't matter), as `A100`."""
+    """Only GPUs with this text in their name, such as `A100`; case is ignored."""
     gpu_memory_gb: Amount | None = Field(default=None, gt=0)
     """Only GPUs with at least this much memory, in GB."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Only hosts with these labels."""
     env: dict[str, Text] = Field(default_factory=dict)
-    """Environment of these replicas, over the program's."""
+    """Environment variables of these replicas, which override the program's."""
     args: tuple[Text, ...] = ()
     """Arguments of these replicas, after the program's."""
 
@@ -178,8 +178,8 @@ class Program(FrozenModel):
     """What every replica runs, and how the run ends."""
 
     launcher: Launcher = Launcher.TORCH
-    """`torch`: processes under torchrun's environment contract, one a GPU, else one.
-    `command`: any framework, one process a replica."""
+    """`torch`: processes with torchrun's environment variables, one for each GPU, else one.
+    `command`: any framework, one process for each replica."""
     script: str | None = None
     """Launcher torch: the Python file, relative to `workdir`."""
     module: str | None = None
@@ -191,11 +191,11 @@ class Program(FrozenModel):
     workdir: str | None = "."
     """The folder sent to every host, relative to this file; null sends nothing."""
     exclude: tuple[str, ...] = ()
-    """Patterns of what is not sent, beside .gitignore's."""
+    """Patterns of files that are not sent, in addition to .gitignore."""
     setup: tuple[str, ...] = ()
     """Shell lines to run before each replica."""
     python: str | None = None
-    """The programs' Python interpreter; without it, the host's."""
+    """The Python interpreter of the program; by default the host's."""
     env: dict[str, Text] = Field(default_factory=dict)
     """Environment of every replica."""
     secrets: tuple[str, ...] = ()
@@ -205,57 +205,54 @@ class Program(FrozenModel):
     checkpoint_every_s: Amount = Field(default=600.0, gt=0)
     """Seconds between two checkpoints."""
     max_restarts: int = Field(default=2, ge=0)
-    """How often a gang may be restarted."""
+    """Maximum number of restarts of a gang."""
     warm_spares: bool = True
     """Whether a spare interpreter of each rank, with torch imported, waits for a restart."""
     ends_with: EndsWith | None = None
-    """Whose end is the run's; what is left then is stopped. Without it the trainers', but the chief's where
+    """The replicas whose end ends the run; the others are then stopped. By default the trainers, but the chief where
     launcher is `command` and there are parameter servers."""
     notify: str | None = None
-    """A program that the primary host runs when the run ends or needs somebody."""
+    """A program that the primary host runs when the run ends or needs attention."""
     tf_master_name: TfMasterName = TfMasterName.CHIEF
-    """What TF_CONFIG calls the chief."""
+    """The name of the chief in TF_CONFIG."""
     gpu_ids: GpuIds = GpuIds.UUID
     """How CUDA_VISIBLE_DEVICES names GPUs."""
     stop_grace_s: Amount = Field(default=30.0, ge=0)
     """Seconds between SIGTERM and SIGKILL."""
     failure_grace_s: Amount = Field(default=2.0, ge=0)
-    """Seconds the others have to leave after one has failed."""
+    """Seconds for the other replicas to exit after one has failed."""
     host_wait_s: Amount = Field(default=600.0, ge=0)
-    """Seconds a lost host is waited for."""
+    """Seconds to wait for a lost host."""
 
 
 class Topology(FrozenModel):
     """A training cluster: its pools, the strategy between them, and the program they run."""
 
     version: Literal[1]
-    """Of this format."""
+    """Version of the format."""
     name: str = Field(min_length=1, max_length=100)
     """The run's name."""
     strategy: Strategy = Strategy()
     """How the trainers keep their parameters in step."""
     pools: tuple[Pool, ...] = Field(min_length=1)
-    """Replicas by role; several pools may share a role and are numbered through in order."""
+    """Replicas by role; the replicas of several pools of a role are numbered consecutively."""
     pins: dict[str, str] = Field(default_factory=dict)
     """Replicas fixed to a host (`gpu-b`), or to GPUs of one (`gpu-b:2`, `gpu-b:0-3`)."""
     program: Program
     """What every replica runs."""
     layout: dict[str, Any] | None = None
-    """The editor's: positions, notes, frames. Nothing else reads it."""
+    """Positions, notes and frames of the editor, which nothing else reads."""
 
     def as_data(self) -> dict[str, Any]:
-        """Itself as plain data, only what was set."""
+        """The topology as plain data, with the keys that were set."""
         data = self.model_dump(mode="json", exclude_unset=True)
         if self.layout is not None:
-            data["layout"] = self.layout  # The editor's own, number for number.
+            data["layout"] = self.layout  # with its numbers as they were read
         return data
 
     @property
     def ends_with(self) -> EndsWith:
-        """Whose end is the run's, the default resolved.
-
-        TensorFlow's workers and parameter servers serve for ever, so there the chief's end is the run's.
-        """
+        """`program.ends_with` or its default. TensorFlow's parameter servers never end, so the chief decides there."""
         if self.program.ends_with is not None:
             return self.program.ends_with
         serves = self.program.launcher is Launcher.COMMAND and any(p.role is Role.PS for p in self.pools)

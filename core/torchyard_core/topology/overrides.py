@@ -16,10 +16,7 @@ from torchyard_core.yaml_io.parser import ParsedYaml, parse_yaml
 
 
 def apply_overrides(topology: Topology, settings: Sequence[str]) -> Topology:
-    """The topology with each `path=value` set, in order. Values are YAML; pools go by name.
-
-    Raises UsageError for an unknown path or an invalid value.
-    """
+    """The topology with each `path=value` set; pools go by name. Raises UsageError for a wrong path or value."""
     data = deepcopy(topology.as_data())
     written: dict[Place, str] = {}
     for setting in settings:

@@ -71,11 +71,14 @@ def _normalized(
 
 
 def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:
-    around = type_at(model, place[:-1])
-    if not (isinstance(around, type) and issubclass(around, BaseModel)):
-        return False
-    field = around.model_fields.get(str(place[-1]))
+    field = _fields_around(model, place).get(str(place[-1]))
     return field is not None and not field.is_required()
+
+
+def _fields_around(model: type[BaseModel], place: Place) -> Mapping[str, FieldInfo]:
+    """The fields of the block that a place is in; empty for another kind of value."""
+    around = type_at(model, place[:-1])
+    return around.model_fields if isinstance(around, type) and issubclass(around, BaseModel) else {}
 
 
 def _place(error: ErrorDetails) -> Place:
@@ -127,8 +130,7 @@ def _place_name(place: Place, data: Any) -> str:
 
 def _unknown_key(model: type[BaseModel], place: Place) -> str:
     key = str(place[-1])
-    around = type_at(model, place[:-1])
-    known = list(around.model_fields) if isinstance(around, type) and issubclass(around, BaseModel) else []
+    known = list(_fields_around(model, place))
     home = _block_with(model, key)
     hint = did_you_mean(key, known, cutoff=0.55 if home is None else 0.8)
     if not hint and home is not None:
@@ -194,9 +196,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
     """The violated limit: the upper one if it was exceeded, else the lower."""
-    around = type_at(model, place[:-1])
-    fields = around.model_fields if isinstance(around, type) and issubclass(around, BaseModel) else {}
-    field: FieldInfo | None = fields.get(str(place[-1]))
+    field = _fields_around(model, place).get(str(place[-1]))
     value = error.get("input")
     lower = ""
     for bound in field.metadata if field is not None else []:

@@ -60,7 +60,6 @@ class ParsedYaml:
     written: dict[Place, str] = field(default_factory=dict)
     """Plain scalars as written, by place."""
     problems: list[Problem] = field(default_factory=list)
-    """Duplicate keys."""
 
 
 def parse_yaml(text: str, source: str) -> ParsedYaml:

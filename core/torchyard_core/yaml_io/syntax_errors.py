@@ -31,21 +31,13 @@ def explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int | None, st
     if "cannot start any token" in problem:
         return line, f"text cannot begin with `{here}`.", "Put the text in quotes."
     if "mapping values are not allowed" in problem:
-        return (
-            line,
-            "a `:` stands where no key can be.",
-            "Indent the line as its neighbours, or put the text in quotes.",
-        )
-    if "quoted scalar" in context and "unexpected end" in problem:
-        return began, "the quote that begins here is never closed.", "Add the closing quote."
-    if "document indicator" in problem and "quoted scalar" in context:
+        hint = "Indent the line as its neighbours, or put the text in quotes."
+        return line, "a `:` stands where no key can be.", hint
+    if "quoted scalar" in context and ("unexpected end" in problem or "document indicator" in problem):
         return began, "the quote that begins here is never closed.", "Add the closing quote."
     if "unknown escape" in problem:
-        return (
-            line,
-            "a backslash in double quotes begins something unknown.",
-            "Use single quotes, or double it: `\\\\`.",
-        )
+        hint = "Use single quotes, or double it: `\\\\`."
+        return line, "a backslash in double quotes begins something unknown.", hint
     if "flow" in context:
         began, bracket = _opener(lines, at)
         closing = "]" if bracket == "[" else "}"

@@ -52,10 +52,7 @@ def dump_flow(value: Any) -> str:
 
 
 def dump_yaml(data: Any, *, lines: bool = False) -> str:
-    """Plain data as YAML: block style, keys in order, no anchors.
-
-    `lines`: writes multi-line text, for example a shell script, as a literal block (`|`).
-    """
+    """Plain data as YAML in block style, without anchors. `lines` writes multi-line text as a literal block (`|`)."""
     text: str = yaml.dump(
         data,
         Dumper=_BlockDumper if lines else _Dumper,

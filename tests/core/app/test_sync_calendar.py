@@ -78,7 +78,7 @@ def test_it_is_repeated_when_hosts_connect_when_bookings_change_and_after_an_err
         if errors:
             raise errors.pop(0)
         synced.release()
-        return CalendarSync(("gpu-a",))
+        return CalendarSync(("gpu-a",), {}, (), (), (), ())
 
     periodic = PeriodicSync(fleet, sync, lambda error: failed.release())
     try:

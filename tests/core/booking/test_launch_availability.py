@@ -102,7 +102,7 @@ def test_where_it_cannot_the_bookings_in_the_way_are_named_with_what_they_hold()
     assert len(clashing_bookings(taken, first_bookings(others, NOW, NOW + 4 * HOUR))) == 2
 
 
-def test_bookings_that_were_let_go_or_are_not_then_are_in_nobodys_way() -> None:
+def test_bookings_that_were_let_go_or_are_not_then_block_no_gpu() -> None:
     gone = booking("kim", "GPU-a0", state=State.RELEASED)
     before = booking("kim", "GPU-a0", end=NOW)
     assert first_bookings([gone, before], NOW, NOW + HOUR) == {}

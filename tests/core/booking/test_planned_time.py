@@ -21,7 +21,7 @@ def booking(owner: str, gpu: str, begin: float, end: float, state: State = State
 
 
 @pytest.mark.parametrize(
-    ("start", "lasts", "said"),
+    ("start", "lasts", "expected"),
     [
         ("now", "8h", "now, 8 h"),
         ("", "90m", "now, 90 min"),
@@ -30,8 +30,8 @@ def booking(owner: str, gpu: str, begin: float, end: float, state: State = State
         ("+2h", "1h", "11:00, 1 h"),
     ],
 )
-def test_what_somebody_writes_is_read_and_said(start: str, lasts: str, said: str) -> None:
-    assert parse_planned_time(start, lasts, ZONE, NOW).words(NOW, ZONE) == said
+def test_written_times_are_read_and_shown(start: str, lasts: str, expected: str) -> None:
+    assert parse_planned_time(start, lasts, ZONE, NOW).words(NOW, ZONE) == expected
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_what_somebody_writes_is_read_and_said(start: str, lasts: str, said: str
     [("soon", "8h", "bad_time"), ("08:00", "8h", "past"), ("now", "long", "bad_time"), ("now", "0h", "bad_time")],
 )
 def test_what_is_no_time_to_plan_for_is_refused(start: str, lasts: str, code: str) -> None:
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as caught:
         parse_planned_time(start, lasts, ZONE, NOW)
-    assert told.value.code == code
-    assert told.value.hint
+    assert caught.value.code == code
+    assert caught.value.hint
 
 
 def test_it_is_kept_as_text_and_a_time_that_has_come_is_now() -> None:
@@ -69,7 +69,7 @@ def test_who_has_what_is_the_first_live_booking_that_touches_the_time() -> None:
     assert {gpu: one.owner for gpu, one in later.others.items()} == {"GPU-0": "sam"}
 
 
-def test_until_when_is_said_by_the_planned_start() -> None:
+def test_the_end_is_shown_relative_to_the_planned_start() -> None:
     assert when_booked(booking("lee", "GPU-0", -2, 4), NOW, ZONE) == "until 13:00"
     assert when_booked(booking("lee", "GPU-0", 2, 4), NOW, ZONE) == "from 11:00 to 13:00"
     assert when_booked(booking("lee", "GPU-0", 2, 30), NOW, ZONE) == "from 11:00 to Thu 9 Jan 15:00"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,15 +31,15 @@ def shell(desktop: Desktop, command: str, *, env: dict[str, str] | None = None) 
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (KeyError("gang"), r"a fault in Torchyard itself: KeyError: 'gang'. Please report it with (\S+),"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: No space left on device. Make room there"),
         (OSError(errno.EROFS, "Read-only file system", b"/x/y"), "/x/y: Read-only file system. Check the rights"),
     ],
 )
-def test_an_error_that_nobody_thought_of_is_a_sentence(
-    make_desktop: MakeDesktop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+def test_an_unexpected_error_is_a_sentence(
+    make_desktop: MakeDesktop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     def break_down(**options: object) -> None:
         raise error
@@ -50,7 +50,7 @@ def test_an_error_that_nobody_thought_of_is_a_sentence(
     done = torchyard(make_desktop(), "hosts", "list", "--json", code=1)
 
     assert "Traceback" not in done.stderr
-    assert re.search(said, done.stderr)
+    assert re.search(message, done.stderr)
     assert json.loads(done.stdout)["error"]["message"] in done.stderr
     details = [path.read_text() for path in tmp_path.glob("torchyard-fault-*.txt")]
     assert [text for text in details if "break_down" in text] == details
@@ -100,16 +100,17 @@ def test_a_program_may_be_started_with_nothing_open_and_any_encoding(make_deskto
         assert b"Exception" not in done.stderr
 
 
-def test_a_run_s_end_that_cannot_be_noted_here_is_told_and_no_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_s_end_that_cannot_be_recorded_is_reported_and_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History(tmp_path)
     history.save(RunRecord("one", "digits", "digits.yaml", "gpu-a", ("gpu-a",), "2026-11-21T03:00:00Z", "running"))
-    (tmp_path / f"one.{os.getpid()}.tmp").mkdir()  # where the new record would be written
+    full = OSError(errno.ENOSPC, "No space left on device", "one.json")
+    monkeypatch.setattr("torchyard_core.launch.runs.history.replace_content", Mock(side_effect=full))
 
     record_end(history, {"run_id": "one", "state": "stopped", "reason": "", "time": "", "replicas": [], "timings": {}})
 
-    assert "could not be noted in this computer's history: Is a directory" in capsys.readouterr().err
+    assert "could not be noted in this computer's history: No space left on device: one.json" in capsys.readouterr().err
 
 
 def test_a_home_that_cannot_be_looked_into_is_no_empty_one(make_desktop: MakeDesktop) -> None:

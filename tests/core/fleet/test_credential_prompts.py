@@ -71,7 +71,7 @@ def test_an_empty_answer_goes_on_without_and_is_not_remembered() -> None:
     assert secrets.obtain("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
 
 
-def test_nobody_to_ask_is_not_giving_up() -> None:
+def test_a_login_without_a_prompter_is_not_given_up() -> None:
     with pytest.raises(NotAnswered) as refused:
         CredentialCache().ask("key", QUESTION, time.monotonic())
     assert not refused.value.given_up

@@ -26,7 +26,7 @@ def test_a_gpu_with_processes_is_busy_and_its_users_are_named_once() -> None:
     assert [used.user_of(gpu) for gpu in used.gpus] == [None, "kim, lee", ""]
 
 
-def test_without_a_sample_nobody_knows_who_uses_it() -> None:
+def test_without_a_sample_the_use_is_unknown() -> None:
     known = with_occupancy(HOST, sample([process("kim")], [], []))
     unknown = with_occupancy(known, None)
     assert (unknown.use_known, unknown.busy_gpus, dict(unknown.gpu_users)) == (False, frozenset(), {})

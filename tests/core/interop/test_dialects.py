@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from tests.core.interop import samples
-from tests.core.interop.test_read import counts, said
+from tests.core.interop.test_read import counts, remarks_text
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.document_writer import ExportOptions
 from torchyard_core.interop.format_detection import detect_format
@@ -55,7 +55,7 @@ def test_cloudml_in_snake_case_is_the_same_job() -> None:
     assert "accelerator_config" in text
     imported = read_foreign("cloudml", text, "f")
     assert imported.topology == read_foreign("cloudml", samples.CLOUDML_GPUS, "f").topology
-    assert "f:16: `packageUris` is left out" in said(imported)
+    assert "f:16: `packageUris` is left out" in remarks_text(imported)
 
 
 def test_a_singa_job_with_extensions_lists_of_blocks_and_joined_texts_is_read() -> None:
@@ -68,7 +68,7 @@ def test_a_singa_job_with_extensions_lists_of_blocks_and_joined_texts_is_read() 
 def test_tf_config_is_read_out_of_the_python_that_sets_it() -> None:
     imported = read_foreign("tf-config", TF_IN_PYTHON, "f")
     assert imported.topology.pins == {"worker-0": "host1", "worker-1": "host2"}
-    assert "f:7: `rpc_layer` is left out" in said(imported)
+    assert "f:7: `rpc_layer` is left out" in remarks_text(imported)
 
 
 TF_SCRIPTS = [
@@ -108,8 +108,8 @@ def test_vertex_variables_that_no_replica_may_have_are_left_out_with_their_line(
     listed = "env: [{name: A-B, value: x},\n {name: RANK, value: '1'}, {name: MODE, value: y}]"
     imported = read_foreign("vertex", f"workerPoolSpecs:\n- containerSpec: {{command: [a], {listed}}}\n", "f")
     assert imported.topology.program.env == {"MODE": "y"}
-    assert "f:2: A-B is left out of `env`" in said(imported)
-    assert "f:3: RANK is left out of `env`: Torchyard itself sets it." in said(imported)
+    assert "f:2: A-B is left out of `env`" in remarks_text(imported)
+    assert "f:3: RANK is left out of `env`: Torchyard itself sets it." in remarks_text(imported)
     assert [problem for problem in check_topology(imported.topology) if problem.severity == "error"] == []
 
 
@@ -117,7 +117,7 @@ def test_flags_of_gcloud_keep_words_with_commas_and_other_flags_have_remarks() -
     text = samples.VERTEX_FLAGS.rstrip() + " \\\n  --command=python,t.py --args='^;^--sizes=1,2;it'\"'\"'s'\n"
     imported = read_foreign("vertex", text, "f")
     assert imported.topology.program.args == ("--sizes=1,2", "it's")
-    assert "f:2: `--region` is left out" in said(imported)
+    assert "f:2: `--region` is left out" in remarks_text(imported)
     again = write_foreign("vertex", imported.topology, ExportOptions("flags", "IMAGE")).text
     assert read_foreign("vertex", again, "f").topology == imported.topology
 
@@ -128,8 +128,8 @@ def test_vertex_pools_are_read_out_of_the_script_that_gives_them() -> None:
     assert (topology.name, counts(topology)) == ("mnist", {"chief": 1, "worker": 3})
     assert {(pool.machine, pool.gpus, pool.gpu_model) for pool in topology.pools} == {("n1-standard-8", 2, "T4")}
     assert topology.program.command == ("python", "task.py")
-    assert "f:16: the image gcr.io/demo/mnist is left out" in said(imported)
-    assert "f:21: `disk_spec` is left out" in said(imported)
+    assert "f:16: the image gcr.io/demo/mnist is left out" in remarks_text(imported)
+    assert "f:21: `disk_spec` is left out" in remarks_text(imported)
     assert detect_format(samples.VERTEX_PYTHON) == "vertex"
     pasted = textwrap.indent("worker_pool_specs=[{'machine_spec': {'machine_type': 'n1-standard-4'}}],\n", " " * 8)
     assert counts(read_foreign("vertex", pasted, "f").topology) == {"chief": 1}
@@ -161,7 +161,7 @@ def test_addresses_of_version_6_are_read_with_their_zones(address: str) -> None:
         imported = read_foreign(name, text, "f")
         assert replica not in imported.topology.pins
         assert "gpu-b" in imported.topology.pins.values()
-        assert f"{replica} is at {host}, which cannot name a host of the fleet" in said(imported)
+        assert f"{replica} is at {host}, which cannot name a host of the fleet" in remarks_text(imported)
 
 
 SINGA_LEGAL = """\

@@ -37,7 +37,7 @@ def counts(topology: Topology) -> dict[str, int]:
     return {pool.role.value: pool.replicas for pool in topology.pools}
 
 
-def said(imported: Imported) -> str:
+def remarks_text(imported: Imported) -> str:
     return "\n".join(remark.printed("f") for remark in imported.remarks)
 
 
@@ -80,7 +80,7 @@ def test_cloudml_accelerators_module_and_chief_are_read_and_the_rest_has_remarks
     program = imported.topology.program
     assert (program.command, program.args) == (("python", "-m", "trainer.task"), ("--train-steps", "1000"))
     assert program.tf_master_name == "chief"
-    assert "f:16: `packageUris` is left out" in said(imported)
+    assert "f:16: `packageUris` is left out" in remarks_text(imported)
     text = write_foreign("cloudml", imported.topology).text
     for part in ("useChiefInTfConfig: true", "pythonModule: trainer.task", "type: NVIDIA_TESLA_V100", "workerCount: 4"):
         assert part in text
@@ -91,7 +91,7 @@ def test_vertex_pools_keep_their_position_around_an_empty_one() -> None:
     assert counts(imported.topology) == {"chief": 1, "worker": 3, "evaluator": 1}
     assert imported.topology.name == "mnist"
     assert imported.topology.program.env == {"MODE": "fast"}
-    assert "f:9: `diskSpec` is left out" in said(imported)
+    assert "f:9: `diskSpec` is left out" in remarks_text(imported)
     for form in ("yaml", "json"):
         text = write_foreign("vertex", imported.topology, ExportOptions(form, "gcr.io/project/mnist")).text
         assert "{}" in text
@@ -125,7 +125,7 @@ def test_every_job_that_vertex_takes_becomes_a_topology_without_errors(
     assert (imported.topology.strategy.kind == "reduction_server") is reduces
     if "reductionserver" in pool_2 and not reduces:
         assert "f:1: 2 reducers are left out: they sum the gradients of 2 trainers or more, and this job has one." in (
-            said(imported)
+            remarks_text(imported)
         )
 
 
@@ -138,11 +138,11 @@ def test_a_vertex_package_on_a_pytorch_image_runs_under_torch() -> None:
     assert (of["tf"].launcher, of["tf"].command) == ("command", ("python", "task.py"))
 
 
-def test_a_cloud_cluster_spec_pins_nothing_and_tells_its_trial() -> None:
+def test_a_cloud_cluster_spec_pins_nothing_and_names_its_trial() -> None:
     imported = read_foreign("cluster-spec", samples.CLUSTER_SPEC, "f")
     assert counts(imported.topology) == {"chief": 1, "worker": 2, "ps": 1, "evaluator": 1}
     assert imported.topology.pins == {}
-    assert "f:9: this is of trial 3" in said(imported)
+    assert "f:9: this is of trial 3" in remarks_text(imported)
 
 
 def test_a_tf_config_of_ones_own_hosts_pins_them() -> None:
@@ -166,7 +166,7 @@ def test_dense_and_sparse_dictionaries() -> None:
     sparse = read_foreign("tensorflow", samples.TF_SPARSE, "f")
     assert counts(sparse.topology) == {"worker": 2, "ps": 2}
     assert "worker-0" not in sparse.topology.pins
-    assert "does not say where 0 is" in said(sparse)
+    assert "does not say where 0 is" in remarks_text(sparse)
     text = write_foreign("tensorflow", dense, ExportOptions("sparse", replica="worker-1")).text
     assert text.startswith('{"worker": {1: "worker1.example.com:2222"}, "ps": ["ps0.example.com:2222"')
 
@@ -215,7 +215,7 @@ def test_a_cluster_inside_a_larger_singa_job_is_found() -> None:
     imported = read_foreign("singa", samples.SINGA, "f")
     assert imported.topology.name == "cifar10-convnet"
     assert imported.topology.strategy.kind == "downpour"
-    assert "f:18: `workspace` is left out" in said(imported)
+    assert "f:18: `workspace` is left out" in remarks_text(imported)
 
 
 def test_every_format_says_whether_it_is_read() -> None:

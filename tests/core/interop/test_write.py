@@ -247,12 +247,12 @@ def test_omitted_keys_have_remarks() -> None:
         assert word in remarks
 
 
-@pytest.mark.parametrize(("pin", "told"), [("gpu-a", False), ("gpu-a:0", True)])
-def test_of_pins_addresses_carry_the_host(pin: str, told: bool) -> None:
+@pytest.mark.parametrize(("pin", "is_remarked"), [("gpu-a", False), ("gpu-a:0", True)])
+def test_of_pins_addresses_carry_the_host(pin: str, is_remarked: bool) -> None:
     topology = topology_from_text(samples.WHOLE + f"pins: {{worker-0: {pin!r}}}\n").topology
     assert topology is not None
     exported = write_foreign("tensorflow", topology)
     assert "gpu-a:2222" in exported.text
     assert [remark.message for remark in exported.remarks if "pins" in remark.message] == [
         "of pins the hosts are carried over, not their GPUs (worker-0)."
-    ] * told
+    ] * is_remarked

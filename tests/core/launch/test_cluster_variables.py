@@ -78,7 +78,7 @@ def test_reducers_are_unknown_to_tensorflow() -> None:
     assert list(variable(run["worker-0"], "TF_CONFIG")["cluster"]) == ["chief", "worker"]
 
 
-def test_a_trial_is_told_only_where_there_is_one() -> None:
+def test_a_trial_is_set_only_where_there_is_one() -> None:
     plain = launched(topology(WORKERS))["worker-0"]
     tried = launched(topology(WORKERS), trial="3")["worker-0"]
     for name in ("CLUSTER_SPEC", "TF_CONFIG"):

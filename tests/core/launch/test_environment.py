@@ -155,7 +155,7 @@ def test_who_does_not_train_sees_nothing_of_the_trainers_world(name: str) -> Non
         (["{name: w, role: worker, replicas: 1, env: {OMP_NUM_THREADS: 7}}", EVALUATORS], "7"),
     ],
 )
-def test_threads_are_limited_where_ranks_share_a_host_and_the_user_has_not_said(
+def test_threads_are_limited_where_ranks_share_a_host_and_the_user_has_not_set_them(
     pools: list[str], expected: str | None
 ) -> None:
     run = launched(topology(*pools), [host("one", 8)])
@@ -263,9 +263,9 @@ def test_torchyard_s_own_variables() -> None:
 
 def test_the_roles_read_all_options_that_a_topology_has() -> None:
     """`torchyard_roles` has the strategy settings of the topology, with the same names and defaults."""
-    said = {name: field.default for name, field in Strategy.model_fields.items()}
-    said |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
-    assert {**asdict(Options()), "kind": StrategyKind.NONE} == said
+    defaults = {name: field.default for name, field in Strategy.model_fields.items()}
+    defaults |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
+    assert {**asdict(Options()), "kind": StrategyKind.NONE} == defaults
     what = topology(WORKERS, SERVERS, strategy="{kind: downpour, push_every: 4, worker_groups: 2, on_nan: skip}")
     options = read(env(launched(what)["ps-0"])).options
     assert (options.kind, options.push_every, options.worker_groups, options.on_nan) == ("downpour", 4, 2, "skip")

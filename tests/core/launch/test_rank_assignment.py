@@ -175,7 +175,7 @@ def test_json_never_shows_a_secret() -> None:
     assert {replica["env"]["WANDB_API_KEY"] for replica in answer["replicas"]} == {"***"}
 
 
-def test_what_is_chosen_at_launch_is_said_in_words() -> None:
+def test_values_chosen_at_launch_are_shown_as_placeholders() -> None:
     answer = shown(EVERY_KEY, [host("gpu-a", 8, labels={"rack": "r1"}), host("gpu-b", 8)])
     env = answer["replicas"][0]["env"]
     assert env["MASTER_ADDR"] == f"{answer['replicas'][0]['host']}.example"

@@ -90,16 +90,16 @@ def os_pattern(size: int) -> bytes:
 
 
 def test_what_arrives_is_what_was_there(folder: Path, tmp_path: Path) -> None:
-    link, told = StoreLink(tmp_path / "store"), []
+    link, reported = StoreLink(tmp_path / "store"), []
     snapshot = take_snapshot(folder)
 
-    upload_snapshot(snapshot, link, lambda done, total: told.append((done, total)), Event())
+    upload_snapshot(snapshot, link, lambda done, total: reported.append((done, total)), Event())
     snapshot_store.materialize(link.store, snapshot.root, str(tmp_path / "copy"))
 
     for file in folder.iterdir():
         assert (tmp_path / "copy" / file.name).read_bytes() == file.read_bytes()
-    assert told[0] == (0, snapshot.size)
-    assert told[-1] == (snapshot.size, snapshot.size)
+    assert reported[0] == (0, snapshot.size)
+    assert reported[-1] == (snapshot.size, snapshot.size)
     assert link.messages < 6  # small files share messages
 
 
@@ -112,9 +112,9 @@ def test_only_what_is_new_is_sent(folder: Path, tmp_path: Path) -> None:
     assert link.messages == 0
 
     (folder / "small-3").write_text("changed")
-    told: list[tuple[int, int]] = []
-    upload_snapshot(take_snapshot(folder), link, lambda done, total: told.append((done, total)), Event())
-    assert told[-1] == (7, 7)
+    reported: list[tuple[int, int]] = []
+    upload_snapshot(take_snapshot(folder), link, lambda done, total: reported.append((done, total)), Event())
+    assert reported[-1] == (7, 7)
 
 
 def test_a_cancelled_send_stops(folder: Path, tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ NODES = (2, 1)
 
 def torchrun_environments(folder: Path) -> list[dict[str, str]]:
     """The variables that torchrun adds to the environment of each rank."""
-    script, said = folder / "say.py", folder / "said"
+    script, results = folder / "say.py", folder / "results"
     script.write_text(SAY)
-    said.mkdir()
+    results.mkdir()
     port = free_port()
     plain = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     launches = [
@@ -41,7 +41,7 @@ def torchrun_environments(folder: Path) -> list[dict[str, str]]:
             [
                 *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(NODES)}", f"--node-rank={node}"),
                 *(f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1", f"--master-port={port}"),
-                *("--max-restarts=2", str(script), str(said)),
+                *("--max-restarts=2", str(script), str(results)),
             ],
             env=plain,
             stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ def torchrun_environments(folder: Path) -> list[dict[str, str]]:
     for launch in launches:
         output, _ = launch.communicate(timeout=120)
         assert launch.returncode == 0, output
-    found = [json.loads((said / str(rank)).read_text()) for rank in range(sum(NODES))]
+    found = [json.loads((results / str(rank)).read_text()) for rank in range(sum(NODES))]
     return [{name: value for name, value in env.items() if plain.get(name) != value} for env in found]
 
 

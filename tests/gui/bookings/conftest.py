@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from tests.gui.theme_fixture import without_theme
 from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft, Slot
-from torchyard_core.booking.store import BookingStore, default_url, open_store
+from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.home import Home
 from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
@@ -49,7 +49,7 @@ class Desk:
     store: BookingStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.url = default_url(self.folder / "bookings.sqlite3")
+        self.url = f"sqlite:///{self.folder / 'bookings.sqlite3'}"
         self.store = self.reach(self.url, self.person)
         self.store.remember_slots(self.slots)
 

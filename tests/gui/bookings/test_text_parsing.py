@@ -17,7 +17,7 @@ from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.rules.enforcement import Enforcement
 from torchyard_core.booking.rules.team_rules import Rules, form_texts, read_form
 from torchyard_core.booking.rules.windows import Window
-from torchyard_core.booking.store import default_url, open_store
+from torchyard_core.booking.store import open_store
 from torchyard_core.errors import UsageError
 from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
 from torchyard_gui.bookings.draft_validation import LoadedCalendar, find_loaded_refusal
@@ -117,7 +117,7 @@ def test_rules_without_a_field_stay_when_the_form_is_saved() -> None:
 
 def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
     """The window's refusal equals the store's; otherwise a drag could look free and be refused when dropped."""
-    store = open_store(default_url(tmp_path / "b.sqlite3"), "kim", clock=lambda: NOW)
+    store = open_store(f"sqlite:///{tmp_path / 'b.sqlite3'}", "kim", clock=lambda: NOW)
     store.remember_slots(SLOTS)
     rules = Rules(longest_h=12, quota_gpu_hours=20, same_day_is_free=False)
     store.set_rules(rules)

@@ -23,7 +23,7 @@ from tools.sample_fleet import KINDS, let_hosts_answer, write_sample
 from tests.gui.windows.test_keyboard_access import nameless
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.planned_time import PlannedTime
-from torchyard_core.booking.store import BookingStore, default_url, open_store
+from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.launch.runs.history import History
 from torchyard_gui import app
@@ -49,7 +49,7 @@ class Office:
         self.folder = folder
         self.now = NOW
         self.places = write_sample(folder / "yard", "eight")
-        self.store = self.opened(default_url(self.places[0].bookings_file), "kim")
+        self.store = self.opened(f"sqlite:///{self.places[0].bookings_file}", "kim")
         slots = [
             Slot(f"GPU-{host}-{at}", host, at, kind[1], kind[2])
             for host, kind in KINDS.items()
@@ -69,7 +69,7 @@ class Office:
         self.wiring = wiring
         wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
         let_hosts_answer(wiring.fleet)
-        url = default_url(self.places[0].bookings_file)
+        url = f"sqlite:///{self.places[0].bookings_file}"
         seen = self.folder / "seen.json"
         model = wiring.bookings
         model.clock = lambda: self.now

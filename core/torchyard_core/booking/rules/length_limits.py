@@ -7,15 +7,7 @@ from datetime import datetime, timedelta
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.rules.rule import (
-    Request,
-    Rule,
-    SharedSettings,
-    check_number,
-    clock_text,
-    hours_text,
-    number_field,
-)
+from torchyard_core.booking.rules.rule import Rule, SharedSettings, check_number, clock_text, hours_text, number_field
 
 
 @dataclass(frozen=True)
@@ -43,10 +35,6 @@ def check_length(interval: Interval, rules: LengthSettings, now: datetime) -> Re
     return None
 
 
-def _check(rules: LengthSettings, request: Request) -> Refused | None:
-    return check_length(request.draft.interval, rules, request.now)
-
-
 def _validate(rules: LengthSettings) -> None:
     check_number("longest_h", rules.longest_h)
     check_number("furthest_days", rules.furthest_days)
@@ -59,7 +47,7 @@ RULE = Rule(
         number_field("longest_h", "Longest booking, h"),
         number_field("furthest_days", "Furthest ahead, days"),
     ),
-    check=_check,
+    check=lambda rules, request: check_length(request.draft.interval, rules, request.now),
     codes=("too_short", "too_long", "too_far"),
     validate=_validate,
 )

@@ -13,7 +13,6 @@ from torchyard_core.booking.intervals import Interval, subtract
 from torchyard_core.booking.model import Booking, Draft, is_cpu_id
 from torchyard_core.booking.rules.rule import (
     FormField,
-    Request,
     Rule,
     SharedSettings,
     check_number,
@@ -44,11 +43,7 @@ class QuotaSettings(SharedSettings):
 def check_quota(
     draft: Draft, rules: QuotaSettings, now: datetime, person: str, hours: Mapping[datetime, float]
 ) -> Refused | None:
-    """Refuses a booking that exceeds the person's quota in a week. Bookings of CPU slots need no quota.
-
-    Args:
-        hours: The person's GPU-hours, by start of the week.
-    """
+    """Refuses a booking that exceeds the quota in a week. `hours` are the person's GPU-hours by start of the week."""
     limit = rules.quota_of(person)
     gpus = _gpu_count(draft.gpus)
     if limit is None or not gpus:
@@ -96,10 +91,6 @@ def _gpu_count(slot_ids: Iterable[str]) -> int:
     return sum(not is_cpu_id(slot) for slot in slot_ids)
 
 
-def _check(rules: QuotaSettings, request: Request) -> Refused | None:
-    return check_quota(request.draft, rules, request.now, request.owner, request.hours)
-
-
 def _validate(rules: QuotaSettings) -> None:
     check_number("quota_gpu_hours", rules.quota_gpu_hours)
     for person, quota in rules.quotas.items():
@@ -132,7 +123,7 @@ RULE = Rule(
             is_flag=True,
         ),
     ),
-    check=_check,
+    check=lambda rules, request: check_quota(request.draft, rules, request.now, request.owner, request.hours),
     codes=("quota",),
     validate=_validate,
     parsers={"quotas": dict},

@@ -24,8 +24,7 @@ class Rules(
     quota.QuotaSettings,
     length_limits.LengthSettings,
 ):
-    """The settings of all rules, which admins of the team change. Fields are in the order of the base classes, from
-    last to first."""
+    """The settings of all rules, which admins change. Fields are in the order of the base classes, last to first."""
 
     def check(self, request: Request) -> Refused | None:
         """The first refusal by a rule."""

@@ -29,11 +29,10 @@ class Conflict:
     clashing: tuple[Clashing, ...]
     nearest: tuple[Fit, ...] = ()
 
-    def sentence(self, slots: Iterable[Slot] = (), me: str = "") -> str:
+    def sentence(self, slots: Sequence[Slot] = (), me: str = "") -> str:
         """`gpu-b:2 is booked by kim ("digits") from 09:00 to 17:00 on Mon 23 Nov (Europe/Berlin).`"""
-        known = list(slots)
         parts = [
-            f"{format_slots(one.gpus, known)} {'is' if len(one.gpus) == 1 else 'are'} booked by "
+            f"{format_slots(one.gpus, slots)} {'is' if len(one.gpus) == 1 else 'are'} booked by "
             f"{'you' if me and one.booking.owner == me else one.booking.owner} ({one.booking.title!r}) "
             f"{span(one.booking.start, one.booking.end, self.wanted.zone)}"
             for one in self.clashing[:3]
@@ -42,28 +41,26 @@ class Conflict:
             parts.append(f"and {len(self.clashing) - 3} more bookings are in the way")
         return "; ".join(parts) + f" ({self.wanted.zone})."
 
-    def way_out(self, slots: Iterable[Slot] = ()) -> str:
+    def way_out(self, slots: Sequence[Slot] = ()) -> str:
         """`Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`, or a sentence that there is nothing."""
-        known = list(slots)
         if not self.nearest:
             return "Nothing like it is free within the days that can be booked."
         fits = "; ".join(
-            f"{format_slots(fit.gpus, known)} {span(fit.start, fit.end, self.wanted.zone)}" for fit in self.nearest[:3]
+            f"{format_slots(fit.gpus, slots)} {span(fit.start, fit.end, self.wanted.zone)}" for fit in self.nearest[:3]
         )
         return f"Free nearby: {fits}."
 
     def as_error(self, slots: Sequence[Slot] = (), me: str = "") -> Clash:
         return Clash(self, self.sentence(slots, me), hint=self.way_out(slots))
 
-    def to_json(self, slots: Iterable[Slot] = ()) -> dict[str, Any]:
+    def to_json(self, slots: Sequence[Slot] = ()) -> dict[str, Any]:
         """{"clashing": [{"booking", "gpus", "names"}], "nearest": [{"gpus", "names", "start", "end", "host"}]}."""
-        known = list(slots)
         return {
             "clashing": [
-                {"booking": one.booking.to_json(), "gpus": list(one.gpus), "names": format_slots(one.gpus, known)}
+                {"booking": one.booking.to_json(), "gpus": list(one.gpus), "names": format_slots(one.gpus, slots)}
                 for one in self.clashing
             ],
-            "nearest": [fit_to_json(fit, known) for fit in self.nearest],
+            "nearest": [fit_to_json(fit, slots) for fit in self.nearest],
         }
 
 

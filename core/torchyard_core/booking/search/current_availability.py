@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from torchyard_core.booking.model import Booking, Slot, rfc3339
+from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.formatting import until
 
 
@@ -69,12 +69,4 @@ def slots_now(
 
 
 def _short(booking: Booking | None) -> dict[str, Any] | None:
-    if booking is None:
-        return None
-    return {
-        "id": booking.id,
-        "owner": booking.owner,
-        "title": booking.title,
-        "start": rfc3339(booking.start),
-        "end": rfc3339(booking.end),
-    }
+    return None if booking is None else booking.to_json(("id", "owner", "title", "start", "end"))

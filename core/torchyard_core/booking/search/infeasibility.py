@@ -17,10 +17,7 @@ from torchyard_core.formatting import format_hours, span
 
 
 def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:
-    """The refusal of a wish that can never be booked: too few such GPUs, too little time, or a rule.
-
-    None if only other bookings are in the way.
-    """
+    """The refusal of a wish that can never be booked; None if only other bookings are in the way."""
     fitting = [slot for slot in slots if wish.takes(slot)]
     if refused := _too_few(wish, fitting) or _no_time(wish, rules, allowance):
         return refused

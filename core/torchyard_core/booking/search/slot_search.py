@@ -20,7 +20,6 @@ HORIZON = timedelta(days=90)
 """How far ahead is searched if the wish has no latest end."""
 FIRST_LOOK = timedelta(days=7)
 Busy = Mapping[str, Sequence[Interval]]
-"""Busy intervals by slot ID."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +109,7 @@ class _Opening:
 
 
 def _fits(
-    wish: Wish,
-    host: str,
-    pool: Sequence[Slot],
-    busy: Busy,
-    latest: datetime,
-    limit: int,
-    closed: Sequence[Interval],
+    wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int, closed: Sequence[Interval]
 ) -> list[tuple[Fit, timedelta]]:
     """Fits of one pool of GPUs, each with the free time left next to it."""
     openings = sorted(

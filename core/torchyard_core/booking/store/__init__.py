@@ -1,10 +1,10 @@
 """The bookings database: SQLite or PostgreSQL. Only this package imports SQLAlchemy."""
 
-from torchyard_core.booking.store.booking_store import BookingStore, default_url, open_store
+from torchyard_core.booking.store.booking_store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import ImportVerdict, SeriesBooked, SkippedOccurrence
 from torchyard_core.booking.store.team_setup import Member, TeamSetup, setup_team
-from torchyard_core.booking.store.transfer import Transferred, transfer_all
+from torchyard_core.booking.store.transfer import transfer_all
 
 __all__ = [
     "BookingStore",
@@ -13,9 +13,7 @@ __all__ = [
     "SeriesBooked",
     "SkippedOccurrence",
     "TeamSetup",
-    "Transferred",
     "Watch",
-    "default_url",
     "open_store",
     "setup_team",
     "transfer_all",

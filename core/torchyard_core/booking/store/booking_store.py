@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 
 from torchyard_core.booking.errors import BadUrl, PermissionDenied, StoreTooNew
 from torchyard_core.booking.store.booking_writer import BookingWriter
-from torchyard_core.booking.store.change_feed import Watch, watch
+from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import BookingCommands
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
 from torchyard_core.booking.store.engine import (
@@ -32,10 +32,7 @@ from torchyard_core.booking.store.write_transactions import WriteTransactions
 
 
 class BookingStore:
-    """Bookings in one database, for one user: its parts, behind one interface.
-
-    Each method is a short transaction, and may be called from any thread.
-    """
+    """Bookings in one database, for one user. Each method is a short transaction, and may be called in any thread."""
 
     def __init__(
         self, engine: Engine, person: str, is_admin: bool, clock: Clock = system_clock, *, own_time: bool = False
@@ -55,7 +52,6 @@ class BookingStore:
         self.snapshot, self.snapshot_revision = queries.snapshot, queries.snapshot_revision
 
         self.conflicts = ConflictQueries(session, queries)
-        self.conflict = self.conflicts.conflict
 
         self.writer = BookingWriter(session, queries, self.conflicts)
         waitlist = self.waitlist = Waitlist(session, queries, self.writer)
@@ -64,20 +60,12 @@ class BookingStore:
         self.serve_waiting = transactions.serve_waiting
 
         commands = BookingCommands(session, queries, self.conflicts, self.writer, transactions)
-        self.book, self.change, self.release, self.cancel = (
-            commands.book,
-            commands.change,
-            commands.release,
-            commands.cancel,
-        )
+        self.book, self.change, self.mark_active = commands.book, commands.change, commands.mark_active
+        self.release = self.cancel = commands.release
         self.book_series, self.change_series = commands.book_series, commands.change_series
-        self.cancel_series, self.mark_active = commands.cancel_series, commands.mark_active
-        self.refusal, self.preview = commands.refusal, commands.preview
-        self.remember_slots, self.set_rules, self.set_logins = (
-            commands.remember_slots,
-            commands.set_rules,
-            commands.set_logins,
-        )
+        self.cancel_series, self.refusal, self.preview = commands.cancel_series, commands.refusal, commands.preview
+        self.remember_slots, self.set_rules = commands.remember_slots, commands.set_rules
+        self.set_logins = commands.set_logins
 
         usage = UsageRecords(session, queries, self.writer, transactions)
         self.uses, self.record_use, self.usage = usage.uses, usage.record_use, usage.usage
@@ -85,23 +73,17 @@ class BookingStore:
         self.apply_idle, self.soon_idle = usage.apply_idle, usage.soon_idle
 
     def close(self) -> None:
-        """Closes all connections."""
         close_engine(self.session.engine)
 
     def watch(self, on_change: Callable[[str], None]) -> Watch:
         """Calls `on_change` in a thread of its own until the Watch is closed, with what changed: "bookings", "rules",
         …; "all" after a reconnect."""
-        return watch(self.session.engine, on_change)
+        return Watch(self.session.engine, on_change)
 
     def keep_connection(self, keeps: bool) -> None:
         """Sets whether a connection to a team's database stays open between calls. Has no effect on a file."""
         if not self.is_private:
             keep_connection(self.session.engine, keeps)
-
-
-def default_url(file: Path) -> str:
-    """The URL of a private file."""
-    return f"sqlite:///{file}"
 
 
 def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False) -> BookingStore:
@@ -112,7 +94,7 @@ def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: 
         own_time: Use `clock` also with a team's database.
 
     Raises:
-        BadUrl, StoreAway, StoreTooNew, NoRights.
+        BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied.
     """
     address = parsed(url)
     engine = make_engine(address)

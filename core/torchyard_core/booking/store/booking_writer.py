@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, update
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import PermissionDenied, Refused
-from torchyard_core.booking.model import Booking, Draft, State
+from torchyard_core.booking.model import Booking, Draft, Series, State, Use
 from torchyard_core.booking.rules.quota import gpu_hours
 from torchyard_core.booking.rules.refusal import Circumstances, check_owner, find_refusal
 from torchyard_core.booking.rules.team_rules import Rules
@@ -27,13 +27,13 @@ CLOCK_TOLERANCE_S = 120.0
 _COLUMNS = {"start": "starts", "end": "ends"}
 
 
+@dataclass
 class BookingWriter:
     """Checks and writes rows of bookings."""
 
-    def __init__(self, session: StoreSession, queries: BookingQueries, conflicts: ConflictQueries):
-        self._session = session
-        self._queries = queries
-        self._conflicts = conflicts
+    _session: StoreSession
+    _queries: BookingQueries
+    _conflicts: ConflictQueries
 
     def begin(self, connection: Connection, owner: str, gpus: Iterable[str]) -> tuple[datetime, Rules]:
         """Locks the owner and the GPUs; returns the time and the rules.
@@ -55,7 +55,7 @@ class BookingWriter:
         return now, self._queries.load_rules(connection)
 
     def owner_of(self, draft: Draft) -> str:
-        """Raises NoRights unless the draft is the user's own, or the user is an admin."""
+        """Raises PermissionDenied unless the draft is the user's own, or the user is an admin."""
         if draft.owner not in (None, self._session.person) and not self._session.is_admin:
             raise PermissionDenied(
                 f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
@@ -102,24 +102,8 @@ class BookingWriter:
         self, connection: Connection, drafts: Sequence[Draft], now: datetime, series_id: str | None
     ) -> list[Booking]:
         made = [
-            Booking(
-                id=new_id(),
-                owner=self.owner_of(draft),
-                title=draft.title,
-                purpose=draft.purpose,
-                gpus=draft.gpus,
-                start=draft.start,
-                end=draft.end,
-                zone=draft.zone,
-                state=State.BOOKED,
-                created=now,
-                changed=now,
-                series_id=series_id,
-                run_id=draft.run_id,
-                stop_at_end=draft.stop_at_end,
-                uid=draft.uid,
-            )
-            for draft in drafts
+            Booking(id=new_id(), state=State.BOOKED, created=now, changed=now, series_id=series_id, **draft.__dict__)
+            for draft in (replace(draft, owner=self.owner_of(draft)) for draft in drafts)
         ]
         insert_rows(connection, made)
         return made
@@ -129,24 +113,16 @@ class BookingWriter:
         of = tables.booking_gpus
         if regrouped:
             connection.execute(of.delete().where(of.c.booking_id == booking.id))
-        changed = self.update(
-            connection,
-            booking,
-            title=wanted.title,
-            purpose=wanted.purpose,
-            start=wanted.start,
-            end=wanted.end,
-            run_id=wanted.run_id,
-            stop_at_end=wanted.stop_at_end,
-            changed=now,
-        )
+        names = ("title", "purpose", "start", "end", "run_id", "stop_at_end")
+        changes = {name: getattr(wanted, name) for name in names}
+        changed = self.update(connection, booking, **changes, changed=now)
         if regrouped:
             changed = replace(changed, gpus=wanted.gpus)
             connection.execute(insert(of), _gpu_rows([changed]))
         return changed
 
     def update(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
-        """Writes changed fields. Raises NoRights where a policy of the database forbids it."""
+        """Writes changed fields. Raises PermissionDenied where a policy of the database forbids it."""
         changed = replace(booking, **changes)
         columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
         table = tables.bookings
@@ -157,13 +133,13 @@ class BookingWriter:
 
 def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
     """Inserts bookings and their GPUs, sorted by GPU. The transaction raises Overlap when it ends."""
-    connection.execute(insert(tables.bookings), [booking_row(booking) for booking in made])
+    connection.execute(insert(tables.bookings), [row_of(booking) for booking in made])
     connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
 
 
-def booking_row(booking: Booking) -> dict[str, Any]:
-    values = {_COLUMNS.get(name, name): value for name, value in booking.__dict__.items() if name != "gpus"}
-    return {**values, "state": str(booking.state)}
+def row_of(value: Booking | Series | Use) -> dict[str, Any]:
+    """The columns of the value's table."""
+    return {_COLUMNS.get(name, name): field for name, field in value.__dict__.items() if name != "gpus"}
 
 
 def _gpu_rows(made: Sequence[Booking]) -> list[dict[str, Any]]:

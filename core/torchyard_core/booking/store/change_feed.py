@@ -125,16 +125,11 @@ class Watch:
         self._changes.add(notice.payload)
 
     def _stop_listening(self) -> None:
-        """Closes the connection if it is idle, which surely ends LISTEN."""
+        """Closes the connection if it is idle, which ends LISTEN."""
         pool = self._engine.pool
         if isinstance(pool, QueuePool) and pool.checkedin():
             with contextlib.suppress(Exception), self._engine.connect() as connection:  # the database may be away
                 connection.invalidate()
-
-
-def watch(engine: Engine, on_change: Callable[[str], None]) -> Watch:
-    """Starts watching."""
-    return Watch(engine, on_change)
 
 
 MOST_BOOKINGS = 2000

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, or_, select
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import PermissionDenied, Refused
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Draft, Login, Slot, State, normalized
+from torchyard_core.booking.model import Booking, Draft, Login, Series, Slot, State, normalized
 from torchyard_core.booking.recurrence import occurrences
 from torchyard_core.booking.rules.refusal import check_draft, check_not_ended
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.conflict import Clash
-from torchyard_core.booking.store.booking_writer import BookingWriter, new_id
+from torchyard_core.booking.store.booking_writer import BookingWriter, new_id, row_of
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
 from torchyard_core.booking.store.queries import BookingQueries
 from torchyard_core.booking.store.session import StoreSession
@@ -56,25 +57,18 @@ class ImportVerdict:
     why: Refused | None = None
 
 
+@dataclass
 class BookingCommands:
     """Changes bookings, and the team's catalogue, rules and logins."""
 
-    def __init__(
-        self,
-        session: StoreSession,
-        queries: BookingQueries,
-        conflicts: ConflictQueries,
-        writer: BookingWriter,
-        transactions: WriteTransactions,
-    ):
-        self._session = session
-        self._queries = queries
-        self._conflicts = conflicts
-        self._writer = writer
-        self._transactions = transactions
+    _session: StoreSession
+    _queries: BookingQueries
+    _conflicts: ConflictQueries
+    _writer: BookingWriter
+    _transactions: WriteTransactions
 
     def book(self, draft: Draft) -> Booking:
-        """Books all GPUs of the draft or none. Raises Clash, Refused, NoRights or StoreAway."""
+        """Books all GPUs of the draft or none. Raises Clash, Refused, PermissionDenied or StoreUnavailable."""
         draft = normalized(draft)
 
         def attempt(connection: Connection) -> Booking:
@@ -110,17 +104,9 @@ class BookingCommands:
             if not free:
                 return SeriesBooked("", (), tuple(missed))
             series_id = new_id()
-            row = {
-                "id": series_id,
-                "owner": self._writer.owner_of(draft),
-                "title": draft.title,
-                "rule": rule,
-                "starts": draft.start,
-                "ends": draft.end,
-                "zone": draft.zone,
-                "created": now,
-            }
-            connection.execute(insert(tables.series), [row])
+            owner = self._writer.owner_of(draft)
+            series = Series(series_id, owner, draft.title, rule, draft.start, draft.end, draft.zone, now)
+            connection.execute(insert(tables.series), [row_of(series)])
             return SeriesBooked(series_id, tuple(self._writer.insert(connection, free, now, series_id)), tuple(missed))
 
         return self._transactions.run(attempt)
@@ -158,20 +144,8 @@ class BookingCommands:
 
         def attempt(connection: Connection) -> Booking:
             booking = self._writer.load_own(connection, booking_id)
-            wanted = normalized(
-                Draft(
-                    title=booking.title if title is None else title,
-                    gpus=booking.gpus if gpus is None else tuple(gpus),
-                    start=start or booking.start,
-                    end=end or booking.end,
-                    zone=booking.zone,
-                    purpose=booking.purpose if purpose is None else purpose,
-                    owner=booking.owner,
-                    run_id=run_id or booking.run_id,
-                    stop_at_end=booking.stop_at_end if stop_at_end is None else stop_at_end,
-                    uid=booking.uid,
-                )
-            )
+            changes = {"start": start, "end": end, "gpus": gpus, "title": title, "purpose": purpose}
+            wanted = _changed(booking, **changes, stop_at_end=stop_at_end, run_id=run_id)
             now, rules = self._writer.begin(connection, booking.owner, {*booking.gpus, *wanted.gpus})
             self._writer.check(connection, wanted, now, rules, booking=booking)
             return self._writer.rewrite(connection, booking, wanted, now)
@@ -208,28 +182,14 @@ class BookingCommands:
             if this.series_id is None or not which:
                 raise Refused(f"{booking_id} is of no series with bookings to come", code="no_series")
             zone = zone_of(this.zone)
-            moved = (start or this.start).astimezone(zone).replace(tzinfo=None) - this.start.astimezone(zone).replace(
-                tzinfo=None
-            )
+            moved = _wall_clock(start or this.start, zone) - _wall_clock(this.start, zone)
             length = (end or this.end) - (start or this.start)
 
             def wanted_of(one: Booking) -> Draft:
-                local = one.start.astimezone(zone).replace(tzinfo=None) + moved
-                begin = one.start if not moved else to_utc(local, this.zone)
-                return normalized(
-                    Draft(
-                        title=one.title if title is None else title,
-                        gpus=one.gpus if chosen_gpus is None else chosen_gpus,
-                        start=begin,
-                        end=one.end if start is None and end is None else begin + length,
-                        zone=one.zone,
-                        purpose=one.purpose if purpose is None else purpose,
-                        owner=one.owner,
-                        run_id=one.run_id,
-                        stop_at_end=one.stop_at_end if stop_at_end is None else stop_at_end,
-                        uid=one.uid,
-                    )
-                )
+                begin = to_utc(_wall_clock(one.start, zone) + moved, this.zone) if moved else one.start
+                finish = one.end if start is None and end is None else begin + length
+                texts = {"title": title, "purpose": purpose, "stop_at_end": stop_at_end}
+                return _changed(one, start=begin, end=finish, gpus=chosen_gpus, **texts)
 
             which = [self._writer.load_own(connection, one.id) for one in sorted(which, key=lambda one: one.id)]
             gpus_of_all = {gpu for one in which for gpu in one.gpus} | set(chosen_gpus or ())
@@ -250,18 +210,23 @@ class BookingCommands:
         return self._transactions.run(attempt, frees=True)
 
     def release(self, booking_id: str) -> Booking:
-        """Ends a running booking now; a future one is cancelled."""
-        return self._release(booking_id)
+        """Releases a running booking now, or cancels a future one."""
 
-    def cancel(self, booking_id: str) -> Booking:
-        """Cancels a future booking; a running one is released."""
-        return self._release(booking_id)
+        def attempt(connection: Connection) -> Booking:
+            booking = self._writer.load_own(connection, booking_id)
+            now = self._session.now(connection)
+            if refused := check_not_ended(booking, now):
+                raise refused
+            final = State.RELEASED if booking.start <= now else State.CANCELLED
+            return self._writer.update(connection, booking, state=final, let_go_at=max(now, booking.start), changed=now)
+
+        return self._transactions.run(attempt, frees=True)
 
     def cancel_series(self, series_id: str, since: datetime | None = None) -> tuple[Booking, ...]:
         """Cancels the future bookings of a series that begin at `since` or later."""
         now = max(self._queries.now(), since - timedelta(seconds=1)) if since is not None else self._queries.now()
         _, of_it = self._queries.series(series_id)
-        return tuple(self.cancel(one.id) for one in of_it if one.is_live and one.start > now)
+        return tuple(self.release(one.id) for one in of_it if one.is_live and one.start > now)
 
     def mark_active(self, booking_id: str) -> Booking:
         """Marks a booking whose run began, or whose GPUs are in use."""
@@ -309,17 +274,6 @@ class BookingCommands:
             found.append(ImportVerdict(draft, "clash" if isinstance(why, Clash) else "refused" if why else "new", why))
         return tuple(found)
 
-    def _release(self, booking_id: str) -> Booking:
-        def attempt(connection: Connection) -> Booking:
-            booking = self._writer.load_own(connection, booking_id)
-            now = self._session.now(connection)
-            if refused := check_not_ended(booking, now):
-                raise refused
-            final = State.RELEASED if booking.start <= now else State.CANCELLED
-            return self._writer.update(connection, booking, state=final, let_go_at=max(now, booking.start), changed=now)
-
-        return self._transactions.run(attempt, frees=True)
-
     def remember_slots(self, slots: Iterable[Slot]) -> None:
         """Adds GPUs that a desktop has found to the catalogue. None is removed.
 
@@ -334,16 +288,12 @@ class BookingCommands:
             for slot in sorted(news, key=lambda slot: slot.id)
         ]
         if rows:
+            changed = ("host", "number", "model", "memory_mb") if self._session.is_admin else ()
             with self._session.transaction(writes=True) as connection:
-                upsert(
-                    connection,
-                    tables.gpus,
-                    rows,
-                    ("host", "number", "model", "memory_mb") if self._session.is_admin else (),
-                )
+                upsert(connection, tables.gpus, rows, changed)
 
     def set_rules(self, rules: Rules) -> None:
-        """Raises NoRights for members, UsageError for invalid rules."""
+        """Raises PermissionDenied for members, UsageError for invalid rules."""
         body = json.dumps(rules.to_json())
         Rules.from_json(json.loads(body))
         self._only_admins("the rules")
@@ -351,7 +301,7 @@ class BookingCommands:
             upsert(connection, tables.rules, [{"id": 1, "body": body}], ("body",))
 
     def set_logins(self, logins: Iterable[Login]) -> None:
-        """Replaces the table of UNIX users. Raises NoRights for members."""
+        """Replaces the table of UNIX users. Raises PermissionDenied for members."""
         self._only_admins("the table of logins")
         rows = [{"host_pattern": one.host_pattern, "unix_user": one.user, "person": one.person} for one in set(logins)]
         with self._session.transaction(writes=True) as connection:
@@ -362,6 +312,16 @@ class BookingCommands:
     def _only_admins(self, what: str) -> None:
         if not self._session.is_admin:
             raise PermissionDenied(f"only an admin can change {what}", hint="Ask one of the team's admins.")
+
+
+def _changed(booking: Booking, **changes: Any) -> Draft:
+    """The booking as a draft with changes, of which None changes nothing."""
+    values = {one.name: getattr(booking, one.name) for one in fields(Draft)}
+    return normalized(Draft(**values | {name: value for name, value in changes.items() if value is not None}))
+
+
+def _wall_clock(moment: datetime, zone: tzinfo) -> datetime:
+    return moment.astimezone(zone).replace(tzinfo=None)
 
 
 def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, and_, select
 
 import torchyard_core.booking.store.tables as tables
-from torchyard_core.booking.model import Draft, normalized
-from torchyard_core.booking.search.conflict import Clash, Clashing, Conflict
+from torchyard_core.booking.model import Draft
+from torchyard_core.booking.search.conflict import Clash, Clashing
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.store.queries import BookingQueries
 from torchyard_core.booking.store.session import StoreSession
 
 
+@dataclass
 class ConflictQueries:
     """Finds the other bookings of wanted GPUs, and free places nearby."""
 
-    def __init__(self, session: StoreSession, queries: BookingQueries):
-        self._session = session
-        self._queries = queries
-
-    def conflict(self, draft: Draft, *, except_booking: str | None = None) -> Conflict | None:
-        """The other bookings of the draft's GPUs in its time; None if they are free."""
-        draft = normalized(draft)
-        with self._session.transaction() as connection:
-            clashing = self.find_clashing(connection, draft, except_booking)
-            return Conflict(draft, clashing, self.nearest(connection, draft, except_booking)) if clashing else None
+    _session: StoreSession
+    _queries: BookingQueries
 
     def find_clashing(self, connection: Connection, draft: Draft, except_booking: str | None) -> tuple[Clashing, ...]:
         of = tables.booking_gpus

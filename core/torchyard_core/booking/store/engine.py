@@ -178,15 +178,14 @@ def _sqlite(url: URL) -> Engine:
 
 def act_as(engine: Engine, person: str) -> None:
     """Sets the person in the history of a file's bookings. In PostgreSQL it is the role."""
-    if engine.dialect.name == "sqlite":
-        engine.update_execution_options(**{_ACTS: person})
+    engine.update_execution_options(**{_ACTS: person})
 
 
 @contextmanager
 def transaction(engine: Engine, *, writes: bool = False) -> Iterator[Connection]:
     """One transaction: committed at the end, rolled back on any error.
 
-    Raises Overlap, StoreAway, NoRights or Refused (a change of the past); other errors of the database unchanged.
+    Raises Overlap, Refused, StoreUnavailable or PermissionDenied; other errors of the database unchanged.
     """
     try:
         with engine.connect() as connection:

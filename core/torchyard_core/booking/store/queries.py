@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.change_history import Change, Noted, changes_of
 from torchyard_core.booking.errors import Refused, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import (
-    Booking,
-    Changes,
-    Login,
-    Position,
-    Series,
-    Slot,
-    State,
-)
+from torchyard_core.booking.model import Booking, Changes, Login, Position, Series, Slot, State
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.length_limits import check_length
 from torchyard_core.booking.rules.quota import gpu_hours
@@ -38,11 +31,11 @@ from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.booking.zone_weeks import by_week
 
 
+@dataclass
 class BookingQueries:
     """Reads of bookings, slots, rules and logins. `load_…` methods take part in a transaction of the caller."""
 
-    def __init__(self, session: StoreSession):
-        self._session = session
+    _session: StoreSession
 
     def now(self) -> datetime:
         """The time by the clock of the team's database, or of this computer for a file."""
@@ -138,24 +131,25 @@ class BookingQueries:
                 self._session.skip(f"the entry {row.id} in the history of {booking_id}")
         return changes_of(noted)
 
-    def bookings_named(self, beginning: str, limit: int = 6) -> tuple[Booking, ...]:
-        """Bookings of any time whose IDs have this beginning."""
-        table = tables.bookings
-        chosen = select(table).where(table.c.id.startswith(beginning, autoescape=True))
-        with self._session.transaction() as connection:
-            ids = connection.execute(chosen.with_only_columns(table.c.id).limit(limit)).scalars().all()
-            return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
+    def bookings_named(self, beginning: str) -> tuple[Booking, ...]:
+        """Up to 6 bookings of any time whose IDs have this beginning."""
+        return self._some(tables.bookings.c.id.startswith(beginning, autoescape=True), 6)
 
-    def bookings_near(self, booking_id: str, limit: int = 200) -> tuple[Booking, ...]:
+    def bookings_near(self, booking_id: str) -> tuple[Booking, ...]:
         """Bookings whose IDs begin or end like a mistyped one, for suggestions."""
         part = len(booking_id) // 3
         if part < 2:
             return ()
         table = tables.bookings
         head, tail = booking_id[:part].lower(), booking_id[-part:].lower()
-        alike = table.c.id.startswith(head, autoescape=True) | table.c.id.endswith(tail, autoescape=True)
+        return self._some(
+            table.c.id.startswith(head, autoescape=True) | table.c.id.endswith(tail, autoescape=True), 200
+        )
+
+    def _some(self, which: ColumnElement[bool], limit: int) -> tuple[Booking, ...]:
+        table = tables.bookings
         with self._session.transaction() as connection:
-            ids = connection.execute(select(table.c.id).where(alike).limit(limit)).scalars().all()
+            ids = connection.execute(select(table.c.id).where(which).limit(limit)).scalars().all()
             return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
 
     def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:
@@ -326,21 +320,6 @@ _LIVE: Sequence[str] = tuple(str(state) for state in State if state.is_live)
 
 
 def _booking_of(row: Row[Any], gpus: list[str]) -> Booking:
-    return Booking(
-        id=row.id,
-        owner=row.owner,
-        title=row.title,
-        purpose=row.purpose,
-        gpus=tuple(sorted(gpus)),
-        start=row.starts,
-        end=row.ends,
-        zone=row.zone,
-        state=State(row.state),
-        created=row.created,
-        changed=row.changed,
-        series_id=row.series_id,
-        run_id=row.run_id,
-        stop_at_end=row.stop_at_end,
-        let_go_at=row.let_go_at,
-        uid=row.uid,
-    )
+    values = row._asdict()
+    start, end, state = values.pop("starts"), values.pop("ends"), State(values.pop("state"))
+    return Booking(gpus=tuple(sorted(gpus)), start=start, end=end, state=state, **values)

@@ -59,18 +59,15 @@ class StoreSession:
         return whole_seconds(found)
 
     def lock(self, connection: Connection, *names: str) -> None:
-        """Holds locks until the end of the transaction, taken in one order to prevent deadlocks.
-
-        SQLite needs none: it has one writing transaction at a time.
-        """
+        """Holds locks until the transaction ends, taken in one order. SQLite has one writing transaction at a time."""
         if not self.is_private:
-            keys = sorted({_lock_key(name) for name in names})
+            digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
+            keys = sorted({int.from_bytes(digest, "big", signed=True) for digest in digests})
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key"), {"keys": keys}
             )
 
     def skip(self, what: str) -> None:
-        """Records an unreadable row."""
         _log.info("skipped unreadable row: %s", what)
         self.unreadable.add(what)
 
@@ -83,7 +80,3 @@ class StoreSession:
             else:
                 found.append(row)
         return found
-
-
-def _lock_key(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)

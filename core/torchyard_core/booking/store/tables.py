@@ -51,112 +51,55 @@ class Moment(TypeDecorator[datetime]):
 
 metadata = MetaData()
 
-gpus = Table(
-    "gpus",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("host", Text),
-    Column("number", Integer),
-    Column("model", Text),
-    Column("memory_mb", Integer),
+
+def _table(name: str, keys: int = 1, **columns: type[TypeEngine[Any] | TypeDecorator[Any]]) -> Table:
+    """A table whose primary key is its first `keys` columns."""
+    pairs = enumerate(columns.items())
+    return Table(name, metadata, *(Column(column, kind, primary_key=place < keys) for place, (column, kind) in pairs))
+
+
+gpus = _table("gpus", id=Text, host=Text, number=Integer, model=Text, memory_mb=Integer)
+series = _table(
+    "series", id=Text, owner=Text, title=Text, rule=Text, starts=Moment, ends=Moment, zone=Text, created=Moment
 )
-series = Table(
-    "series",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("owner", Text),
-    Column("title", Text),
-    Column("rule", Text),
-    Column("starts", Moment),
-    Column("ends", Moment),
-    Column("zone", Text),
-    Column("created", Moment),
-)
-bookings = Table(
+bookings = _table(
     "bookings",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("owner", Text),
-    Column("title", Text),
-    Column("purpose", Text),
-    Column("starts", Moment),
-    Column("ends", Moment),
-    Column("zone", Text),
-    Column("state", Text),
-    Column("created", Moment),
-    Column("changed", Moment),
-    Column("series_id", Text),
-    Column("run_id", Text),
-    Column("stop_at_end", Boolean),
-    Column("let_go_at", Moment),
-    Column("uid", Text),
+    id=Text,
+    owner=Text,
+    title=Text,
+    purpose=Text,
+    starts=Moment,
+    ends=Moment,
+    zone=Text,
+    state=Text,
+    created=Moment,
+    changed=Moment,
+    series_id=Text,
+    run_id=Text,
+    stop_at_end=Boolean,
+    let_go_at=Moment,
+    uid=Text,
 )
-booking_gpus = Table(
-    "booking_gpus",
-    metadata,
-    Column("booking_id", Text, primary_key=True),
-    Column("gpu", Text, primary_key=True),
-    Column("owner", Text),
-    Column("starts", Moment),
-    Column("ends", Moment),
-    Column("live", Boolean),
+booking_gpus = _table(
+    "booking_gpus", 2, booking_id=Text, gpu=Text, owner=Text, starts=Moment, ends=Moment, live=Boolean
 )
-booking_changes = Table(
-    "booking_changes",
-    metadata,
-    Column("seq", BigInteger, primary_key=True),
-    Column("booking_id", Text),
-    Column("token", Text),
+booking_changes = _table("booking_changes", seq=BigInteger, booking_id=Text, token=Text)
+waitlist = _table(
+    "waitlist", id=Text, owner=Text, title=Text, wish=Text, zone=Text, created=Moment, state=Text, booking_id=Text
 )
-waitlist = Table(
-    "waitlist",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("owner", Text),
-    Column("title", Text),
-    Column("wish", Text),
-    Column("zone", Text),
-    Column("created", Moment),
-    Column("state", Text),
-    Column("booking_id", Text),
-)
-uses = Table(
-    "uses",
-    metadata,
-    Column("gpu", Text, primary_key=True),
-    Column("starts", Moment, primary_key=True),
-    Column("person", Text, primary_key=True),
-    Column("ends", Moment),
-    Column("host", Text),
-    Column("run_id", Text),
-    Column("reporter", Text, primary_key=True),
-)
-idle_evidence = Table(
-    "idle_evidence",
-    metadata,
-    Column("booking_id", Text, primary_key=True),
-    Column("reporter", Text, primary_key=True),
-    Column("idle_since", Moment),
-    Column("seen_at", Moment),
-)
-rules = Table("rules", metadata, Column("id", Integer, primary_key=True), Column("body", Text))
-logins = Table(
-    "logins",
-    metadata,
-    Column("host_pattern", Text, primary_key=True),
-    Column("unix_user", Text, primary_key=True),
-    Column("person", Text, primary_key=True),
-)
-booking_history = Table(
+uses = _table("uses", 4, gpu=Text, starts=Moment, person=Text, reporter=Text, ends=Moment, host=Text, run_id=Text)
+idle_evidence = _table("idle_evidence", 2, booking_id=Text, reporter=Text, idle_since=Moment, seen_at=Moment)
+rules = _table("rules", id=Integer, body=Text)
+logins = _table("logins", 3, host_pattern=Text, unix_user=Text, person=Text)
+booking_history = _table(
     "booking_history",
-    metadata,
-    Column("id", BigInteger, primary_key=True),
-    Column("at", Moment),
-    Column("step", BigInteger),
-    Column("booking_id", Text),
-    Column("person", Text),
-    Column("desktop", Text),
-    Column("before", Text),
-    Column("after", Text),
+    id=BigInteger,
+    at=Moment,
+    step=BigInteger,
+    booking_id=Text,
+    person=Text,
+    desktop=Text,
+    before=Text,
+    after=Text,
 )
-version = Table("alembic_version", metadata, Column("version_num", Text))
+version = _table("alembic_version", 0, version_num=Text)

@@ -11,14 +11,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
 from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreTooNew
-from torchyard_core.booking.store.engine import (
-    has_calendar,
-    make_engine,
-    parsed,
-    place_of,
-    transaction,
-    upgrade,
-)
+from torchyard_core.booking.store.engine import has_calendar, make_engine, parsed, place_of, transaction, upgrade
 from torchyard_core.booking.store.passwords import keyring_name
 from torchyard_core.booking.store.tables import HEAD, KNOWN
 
@@ -62,7 +55,7 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> 
         url: With a role that may create roles and schemas.
 
     Raises:
-        BadUrl, NoRights, StoreAway, StoreTooNew, or Refused for an invalid name.
+        BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew, or Refused for an invalid name.
     """
     address = parsed(url)
     if address.get_backend_name() == "sqlite":

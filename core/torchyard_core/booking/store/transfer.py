@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
@@ -27,21 +26,18 @@ _TABLES = (
 _PERSONS = ("owner", "person", "reporter")
 
 
-@dataclass(frozen=True)
-class Transferred:
-    """Numbers of copied rows, by table."""
+def transfer_all(
+    source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Copies all rows of `source` into `target` in one transaction, and returns their numbers by table.
 
-    counts: Mapping[str, int]
-
-
-def transfer_all(source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None) -> Transferred:
-    """Copies all rows of `source` into `target` in one transaction. Rows whose key exists in `target` are skipped.
+    Rows whose key exists in `target` are skipped.
 
     Args:
         persons: New names of owners, such as from the name in the settings to the database role.
 
     Raises:
-        NoRights: The user is no admin of the target.
+        PermissionDenied: The user is no admin of the target.
         Refused: Live bookings of both overlap; nothing is copied.
     """
     if not target.is_admin:
@@ -61,7 +57,7 @@ def transfer_all(source: BookingStore, target: BookingStore, persons: Mapping[st
             code="conflict",
             hint="Cancel those of one side that are in the way, and move again.",
         ) from None
-    return Transferred(counts)
+    return counts
 
 
 def _renamed(row: dict[str, Any], persons: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -11,7 +12,7 @@ from sqlalchemy import Connection, select
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import Booking, IdleEvidence, State, Use, whole_seconds
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
-from torchyard_core.booking.store.booking_writer import BookingWriter
+from torchyard_core.booking.store.booking_writer import BookingWriter, row_of
 from torchyard_core.booking.store.queries import BookingQueries
 from torchyard_core.booking.store.session import StoreSession
 from torchyard_core.booking.store.upsert import upsert
@@ -21,20 +22,14 @@ from torchyard_core.booking.usage_report import By, UsageRow, usage
 _FREES = {Verdict.NO_SHOW: State.NO_SHOW, Verdict.RELEASE: State.RELEASED}
 
 
+@dataclass
 class UsageRecords:
     """Records of use and evidence of idleness, usage reports, and idle release."""
 
-    def __init__(
-        self,
-        session: StoreSession,
-        queries: BookingQueries,
-        writer: BookingWriter,
-        transactions: WriteTransactions,
-    ):
-        self._session = session
-        self._queries = queries
-        self._writer = writer
-        self._transactions = transactions
+    _session: StoreSession
+    _queries: BookingQueries
+    _writer: BookingWriter
+    _transactions: WriteTransactions
 
     def uses(self, since: datetime, until: datetime) -> tuple[Use, ...]:
         """When GPUs were in use, and by whom, as agents reported."""
@@ -70,18 +65,8 @@ class UsageRecords:
 
     def record_use(self, uses: Iterable[Use]) -> None:
         """Records use of GPUs. A record of the same GPU, start and person is replaced."""
-        rows = {
-            (one.gpu, whole_seconds(one.start), one.person): {
-                "gpu": one.gpu,
-                "starts": whole_seconds(one.start),
-                "person": one.person,
-                "ends": whole_seconds(one.end),
-                "host": one.host,
-                "run_id": one.run_id,
-                "reporter": self._session.person,
-            }
-            for one in uses
-        }
+        exact = [replace(one, start=whole_seconds(one.start), end=whole_seconds(one.end)) for one in uses]
+        rows = {(one.gpu, one.start, one.person): row_of(one) | {"reporter": self._session.person} for one in exact}
         if rows:
             with self._session.transaction(writes=True) as connection:
                 upsert(connection, tables.uses, [rows[key] for key in sorted(rows)], ("ends", "host", "run_id"))
@@ -93,12 +78,9 @@ class UsageRecords:
         newer evidence of the same reporter.
         """
         rows = {
-            one.booking_id: {
-                "booking_id": one.booking_id,
-                "reporter": self._session.person,
-                "idle_since": whole_seconds(one.idle_since),
-                "seen_at": whole_seconds(one.seen_at),
-            }
+            one.booking_id: one.__dict__
+            | {"reporter": self._session.person}
+            | {"idle_since": whole_seconds(one.idle_since), "seen_at": whole_seconds(one.seen_at)}
             for one in evidence
         }
         if rows:

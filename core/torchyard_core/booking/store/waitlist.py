@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,13 +27,13 @@ _REFUSALS = ("23514", "23P01")
 """SQLSTATEs of PostgreSQL: a rule refuses, and a GPU is taken."""
 
 
+@dataclass
 class Waitlist:
     """Entries of the waitlist, and their bookings."""
 
-    def __init__(self, session: StoreSession, queries: BookingQueries, writer: BookingWriter):
-        self._session = session
-        self._queries = queries
-        self._writer = writer
+    _session: StoreSession
+    _queries: BookingQueries
+    _writer: BookingWriter
 
     def waiting(self, *, everything: bool = False) -> tuple[Waiting, ...]:
         """The waitlist in order; with `everything` also the entries that were booked or withdrawn."""
@@ -65,16 +66,7 @@ class Waitlist:
             one = Waiting(
                 new_id(), self._session.person, title.strip() or "waiting", wish, zone, self._session.now(connection)
             )
-            row = {
-                "id": one.id,
-                "owner": one.owner,
-                "title": one.title,
-                "wish": json.dumps(wish_to_json(wish)),
-                "zone": zone,
-                "created": one.created,
-                "state": "waiting",
-                "booking_id": None,
-            }
+            row = {**one.__dict__, "wish": json.dumps(wish_to_json(wish))}
             connection.execute(insert(tables.waitlist), [row])
         return one
 
@@ -88,10 +80,7 @@ class Waitlist:
                 raise Refused(f"you are not waiting as `{waiting_id}`", code="no_such_booking")
 
     def serve(self, connection: Connection) -> tuple[Booking, ...]:
-        """Books free GPUs for the entries, in order.
-
-        It runs in the transaction that frees them, before another one can book them.
-        """
+        """Books free GPUs for the entries, in order, in the transaction that frees them."""
         if not self.load_waiting(connection):
             return ()
         self._session.lock(connection, "waitlist")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -20,15 +21,13 @@ TRIES = 5
 Result = TypeVar("Result")
 
 
+@dataclass
 class WriteTransactions:
-    """Runs transactions that change bookings."""
-
-    def __init__(self, session: StoreSession, conflicts: ConflictQueries, waitlist: Waitlist):
-        self._session = session
-        self._conflicts = conflicts
-        self._waitlist = waitlist
-        self._served: deque[Booking] = deque()
-        """Bookings that were made for the waitlist, and not yet returned by `serve_waiting`."""
+    _session: StoreSession
+    _conflicts: ConflictQueries
+    _waitlist: Waitlist
+    _served: deque[Booking] = field(default_factory=deque)
+    """Bookings that were made for the waitlist, and not yet returned by `serve_waiting`."""
 
     def run(
         self, attempt: Callable[[Connection], Result], *, except_booking: str | None = None, frees: bool = False
@@ -41,7 +40,7 @@ class WriteTransactions:
 
         Raises:
             Clash: With free places nearby.
-            StoreAway: Each of TRIES attempts collided.
+            StoreUnavailable: Each of TRIES attempts collided.
         """
         for _ in range(TRIES):
             try:

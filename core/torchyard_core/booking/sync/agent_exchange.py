@@ -7,7 +7,7 @@ freed, the waitlist is served.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,23 +27,22 @@ HostReports = Mapping[str, Mapping[str, Any]]
 class Exchanged:
     """The result of one exchange."""
 
-    hosts: tuple[str, ...] = ()
-    """The hosts that took part."""
-    problems: Mapping[str, TorchyardError] = field(default_factory=dict)
-    freed: tuple[Booking, ...] = ()
+    hosts: tuple[str, ...]
+    """Connected hosts that took part."""
+    problems: Mapping[str, TorchyardError]
+    """Why a host did not take the calendar, by host."""
+    released: tuple[Booking, ...]
     """Bookings that were released because their GPUs were idle."""
-    served: tuple[Booking, ...] = ()
+    served: tuple[Booking, ...]
     """Bookings made for the waitlist."""
 
 
-def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str] | None = None) -> Exchanged:
+def exchange_with_agents(fleet: Fleet, store: BookingStore) -> Exchanged:
     """Collects and applies the evidence of the connected hosts, then sends them the calendar.
 
-    No connection is opened. Raises errors of the store, such as StoreAway.
+    No connection is opened. Raises errors of the store, such as StoreUnavailable.
     """
-    links = open_links(fleet, names)
-    if not links:
-        return Exchanged()
+    links = open_links(fleet)
     now = store.now()
     reports = collect_evidence(links, rfc3339(now - LOOK_BACK))
     uses = reported_uses(reports, store.logins())
@@ -53,11 +52,10 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str]
     evidence = combine_evidence(reports, running, store.person)
     if evidence:
         store.record_idle(evidence)
-    freed = store.apply_idle()
-    served = store.serve_waiting()
+    released, served = store.apply_idle(), store.serve_waiting()
     now = store.now()
     problems = push_calendar(links, store.snapshot_revision(now), rfc3339(now), store.snapshot)
-    return Exchanged(tuple(links), problems, freed, served)
+    return Exchanged(tuple(links), problems, released, served)
 
 
 def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:

@@ -12,6 +12,7 @@ from torchyard_core.booking.model import Booking, Login, rfc3339
 from torchyard_core.booking.rules.team_rules import Rules
 
 VERSION = 1
+_FIELDS = ("id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end")
 FRESH_S = 3600
 """Enforcement acts on a snapshot no older than this."""
 
@@ -31,20 +32,7 @@ def agent_snapshot(
         "until": rfc3339(until),
         "person": person,
         "idle_release_min": rules.idle_release_min,
-        "bookings": [
-            {
-                "id": one.id,
-                "owner": one.owner,
-                "title": one.title,
-                "gpus": list(one.gpus),
-                "start": rfc3339(one.start),
-                "end": rfc3339(one.end),
-                "state": str(one.state),
-                "run_id": one.run_id,
-                "stop_at_end": one.stop_at_end,
-            }
-            for one in live
-        ],
+        "bookings": [one.to_json(_FIELDS) for one in live],
         "enforcement": [asdict(one) for one in rules.enforcement],
         "logins": [
             {"host": host, "user": user, "persons": [one.person for one in group]}

@@ -61,11 +61,8 @@ class _Loaded:
         earlier = tuple(one for one in self.bookings[:begun] if one.end > since)
         return earlier + self.bookings[begun : bisect_left(self.bookings, until, lo=begun, key=_start)]
 
-    def covers(self, asked: Interval) -> bool:
-        return _covers(self.time, asked)
-
     def serves(self, asked: Interval) -> bool:
-        return self.covers(asked) and self.time.duration <= asked.duration + SPARE
+        return _covers(self.time, asked) and self.time.duration <= asked.duration + SPARE
 
     def with_changes(self, changes: Changes) -> _Loaded:
         touching = [one for one in changes.bookings if one.start < self.time.end and one.end > self.time.start]
@@ -130,7 +127,7 @@ class Calendar:
         return self._url.startswith("sqlite:")
 
     def store(self) -> BookingStore:
-        """The store, for changes. Raises StoreAway while the database is unavailable."""
+        """The store, for changes. Raises StoreUnavailable while the database is unavailable."""
         try:
             store, _ = self._connect()
             self._is_kept = False
@@ -188,7 +185,7 @@ class Calendar:
     def _last_known(self, asked: Interval, owner: str | None, why: str) -> View:
         """The last known state: of the copy, or of this process if only that covers the time."""
         kept, read = self._copy().read(asked.start, asked.end), self._loaded
-        if read is not None and read.covers(asked) and not (kept is not None and _covers(kept.known, asked)):
+        if read is not None and _covers(read.time, asked) and not (kept is not None and _covers(kept.known, asked)):
             view = View(read.part(asked.start, asked.end), read.slots, read.as_of, False, why, read.time)
         elif kept is not None:
             view = View(kept.bookings, kept.slots, kept.as_of, False, why, kept.known)
@@ -197,10 +194,7 @@ class Calendar:
         return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
 
     def keep(self, *, all_of_it: bool = False) -> None:
-        """Updates the local copy if the store was used since its last update.
-
-        Each update extends the copy a little; with `all_of_it` to its full length.
-        """
+        """Extends the local copy a little, or with `all_of_it` completely, if the store was used since."""
         if self._is_kept and not all_of_it:
             return
         self._is_copying = all_of_it
@@ -221,7 +215,6 @@ class Calendar:
                 self._store.keep_connection(False)
 
     def close(self) -> None:
-        """Closes the database."""
         with self._lock:
             if self._store is not None:
                 self._store.close()

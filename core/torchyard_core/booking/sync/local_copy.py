@@ -185,10 +185,7 @@ class LocalCopy:
         return _State(revision, Position(seq, token), Interval(_moment(since), _moment(until)), _moment(as_of))
 
     def _with(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
-        """Runs `work`; returns None if the file is busy, not writable (a full disk) or damaged.
-
-        A damaged file is removed; the next use creates it again.
-        """
+        """Runs `work`; None if the file is busy or not writable. A damaged file is removed, and created anew later."""
         try:
             with self._connected() as connection:
                 return work(connection)

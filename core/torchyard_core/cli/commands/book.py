@@ -15,14 +15,7 @@ from torchyard_core.booking.slots import parse_slots
 from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json, remark, say
-from torchyard_core.cli.views.booking_tables import (
-    answering_clashes,
-    book_command,
-    booked_line,
-    booking_json,
-    times,
-    why,
-)
+from torchyard_core.cli.views.booking_tables import answering_clashes, book_command, booking_json, say_each, times, why
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import full_span
 
@@ -32,8 +25,7 @@ Zone = Annotated[str | None, typer.Option(help="Zone of the times, like Europe/B
 def book(
     context: typer.Context,
     gpus: Annotated[
-        list[str],
-        typer.Argument(metavar="GPUS", help="gpu-b:0-3, gpu-b:*, big-cpu:cpu or UUIDs.", show_default=False),
+        list[str], typer.Argument(metavar="GPUS", help="gpu-b:0-3, gpu-b:*, big-cpu:cpu or UUIDs.", show_default=False)
     ],
     to: Annotated[str, typer.Option("--to", help="Its end: 17:00, +4h (from its start), 2026-11-23 09:00, RFC 3339.")],
     from_: Annotated[str, typer.Option("--from", help="Its start: now, tomorrow 9, 2026-11-23 09:00, +30m.")] = "now",
@@ -83,7 +75,7 @@ def book(
         if as_json:
             print_json(booking_json(new, slots))
         else:
-            say(f"Booked {booked_line(new, slots, where)}.")
+            say_each("Booked", made.booked, slots, where)
         return
     missed = [
         {"start": f"{one.interval.start:%Y-%m-%dT%H:%M:%SZ}", "end": f"{one.interval.end:%Y-%m-%dT%H:%M:%SZ}",
@@ -94,8 +86,7 @@ def book(
         booked = [booking_json(booking, slots) for booking in made.booked]
         print_json({"series_id": made.series_id or None, "booked": booked, "missed": missed})
     else:
-        for new in made.booked:
-            say(f"Booked {booked_line(new, slots, where)}.")
+        say_each("Booked", made.booked, slots, where)
         for one in made.missed:
             kind = "taken" if isinstance(one.why, Clash) else "refused"
             remark(f"{kind}: {full_span(one.interval.start, one.interval.end, where)}: {why(one.why)}")

@@ -181,16 +181,14 @@ def move_to(
             if not (old and equals and new):
                 raise UsageError(f"`{text}` is not OLD=NEW.", code="bad_rename", hint="Like --rename lee=lee_k.")
             persons[old] = new
-        if not chosen.confirm(f"Copy {source.count()} bookings from {source.place} to {target.place}?"):
-            remark("Nothing was changed.")
-            raise typer.Exit(1)
+        chosen.confirm_or_exit(f"Copy {source.count()} bookings from {source.place} to {target.place}?")
         moved = transfer_all(source, target, persons)
     finally:
         target.close()
     if as_json:
-        print_json({"from": source.place, "to": target.place, "counts": dict(moved.counts)})
+        print_json({"from": source.place, "to": target.place, "counts": moved})
     else:
-        say(f"{moved.counts.get('bookings', 0)} bookings were copied from {source.place} to {target.place}.")
+        say(f"{moved.get('bookings', 0)} bookings were copied from {source.place} to {target.place}.")
         say(f"To use it, write into {chosen.home.settings_file}: bookings_url: {url}")
 
 

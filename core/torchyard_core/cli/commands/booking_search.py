@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.booking.slots import parse_slots
+from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
 from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
-from torchyard_core.cli.views.booking_tables import book_command, fit_json, fit_words, times, waiting_json
+from torchyard_core.cli.views.booking_tables import book_command, fit_json, times, waiting_json
 from torchyard_core.errors import TorchyardError
-from torchyard_core.formatting import format_hours
+from torchyard_core.formatting import format_hours, full_span
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -68,7 +68,7 @@ def find(
         print_json([fit_json(fit, slots, where, usual) for fit in fits])
         return
     for number, fit in enumerate(fits, 1):
-        say(f"{number}  {fit_words(fit, slots, where)}")
+        say(f"{number}  {format_slots(fit.gpus, slots)} {full_span(fit.start, fit.end, where)}")
         say(f"   {book_command(fit, slots, where, usual)}")
 
 

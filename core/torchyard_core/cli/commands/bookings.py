@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,7 @@ from torchyard_core.cli.views.booking_tables import (
     booking_json,
     change_command,
     print_bookings,
+    say_each,
     times,
     why,
 )
@@ -199,9 +200,7 @@ def cancel(
     slots = store.slots()
     if series or following:
         since = f" from {wall_clock(booking.start, chosen.zone(), '%a %Y-%m-%d')} on" if following else ""
-        if not chosen.confirm(f"Cancel all of the series {booking.title!r} that has not begun{since}?"):
-            remark("Nothing was changed.")
-            raise typer.Exit(1)
+        chosen.confirm_or_exit(f"Cancel all of the series {booking.title!r} that has not begun{since}?")
         gone = store.cancel_series(str(booking.series_id), booking.start if following else None)
     else:
         gone = (store.cancel(booking.id),)
@@ -247,7 +246,7 @@ def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Seq
 
 
 def _found(chosen: CommandContext, booking_id: str) -> Booking:
-    """A booking by the beginning of its ID, from the database. Raises UsageError, StoreAway."""
+    """A booking by the beginning of its ID, from the database. Raises UsageError, StoreUnavailable."""
     store = chosen.calendar().store()
     found = store.bookings_named(booking_id) if booking_id else ()
     return _of(View(found or store.bookings_near(booking_id), (), store.now(), True), booking_id)
@@ -293,14 +292,9 @@ def change(
     elif begin is not None and finish is None:
         finish = begin + (booking.end - booking.start)  # keeps its length
     wanted = tuple(slot.id for slot in parse_slots(gpus, slots)) if gpus else None
-    if (
-        begin is None
-        and finish is None
-        and wanted is None
-        and title is None
-        and purpose is None
-        and stop_at_end is None
-    ):
+    changes: dict[str, Any] = {"start": begin, "end": finish, "gpus": wanted}
+    changes |= {"title": title, "purpose": purpose, "stop_at_end": stop_at_end}
+    if all(value is None for value in changes.values()):
         raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
 
     def instead(fit: Fit) -> str:
@@ -309,37 +303,19 @@ def change(
         return change_command(fit, booking, slots, where, chosen.zone())
 
     if series or following:
-        all_changed = store.change_series(
-            booking.id,
-            everything=series,
-            start=begin,
-            end=finish,
-            gpus=wanted,
-            title=title,
-            purpose=purpose,
-            stop_at_end=stop_at_end,
-        )
+        all_changed = store.change_series(booking.id, everything=series, **changes)
         if as_json:
             print_json([booking_json(one, slots) for one in all_changed])
         else:
-            for one in all_changed:
-                say(f"Changed {booked_line(one, slots, where)}.")
+            say_each("Changed", all_changed, slots, where)
         _serve_waiting(chosen, store)
         return
     with answering_clashes(slots, instead, as_json=as_json):
-        changed = store.change(
-            booking.id,
-            start=begin,
-            end=finish,
-            gpus=wanted,
-            title=title,
-            purpose=purpose,
-            stop_at_end=stop_at_end,
-        )
+        changed = store.change(booking.id, **changes)
     if as_json:
         print_json(booking_json(changed, slots))
     else:
-        say(f"Changed {booked_line(changed, slots, where)}.")
+        say_each("Changed", [changed], slots, where)
     _serve_waiting(chosen, store)
 
 
@@ -432,9 +408,7 @@ def import_ics(
         if read.unread and not preview:
             raise typer.Exit(1)
         return
-    if not chosen.confirm(f"Book {len(new)} of {len(seen)} events?"):
-        remark("Nothing was changed.")
-        raise typer.Exit(1)
+    chosen.confirm_or_exit(f"Book {len(new)} of {len(seen)} events?")
     booked, refused = booking.book_each(new)
     for draft, refusal in refused:
         remark(f"not booked: {draft.title}: {why(refusal)}")
@@ -442,7 +416,6 @@ def import_ics(
         found = [booking_json(one, slots) for one in booked]
         print_json({"preview": events, "remarks": list(read.remarks), "booked": found})
     else:
-        for one in booked:
-            say(f"Booked {booked_line(one, slots, where)}.")
+        say_each("Booked", booked, slots, where)
     if read.unread or len(booked) < len([one for one in seen if one.verdict != "there"]):
         raise typer.Exit(1)

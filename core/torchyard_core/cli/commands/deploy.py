@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,10 +61,7 @@ def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = N
 
 
 def undeploy(
-    context: typer.Context,
-    names: Annotated[list[str] | None, NAMES] = None,
-    yes: Yes = False,
-    as_json: Json = False,
+    context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, yes: Yes = False, as_json: Json = False
 ) -> None:
     """Remove the agent from hosts with all its data, logs and outputs of past runs included.
 
@@ -74,9 +72,8 @@ def undeploy(
     chosen = command_context(context, yes=yes)
     hosts = chosen.inventory().named(names or [])
     names_of_hosts = ", ".join(host.name for host in hosts)
-    if not chosen.confirm(f"Remove the agent, and the logs and outputs of past runs, from {names_of_hosts}?"):
-        remark("Nothing was removed.")
-        raise typer.Exit(1)
+    question = f"Remove the agent, and the logs and outputs of past runs, from {names_of_hosts}?"
+    chosen.confirm_or_exit(question, "Nothing was removed.")
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
         def remove_agent(name: str) -> Removed:
@@ -89,12 +86,10 @@ def undeploy(
 
         def arrived(name: str, answer: Removed | HostError) -> None:
             assert isinstance(answer, Removed)
-            found[name] = answer
             progress.arrived(name, answer.word())
 
-        found: dict[str, Removed] = {}
-        fleet.each([host.name for host in hosts], remove_agent, arrived)
-    in_order = [found[host.name] for host in hosts]
+        found = fleet.each([host.name for host in hosts], remove_agent, arrived)
+    in_order = [removed for removed in found.values() if isinstance(removed, Removed)]
     gone = {removed.node for removed in in_order if removed.answer}
     for removed in in_order:
         if removed.failed:
@@ -108,16 +103,14 @@ def undeploy(
         raise typer.Exit(code)
 
 
+@dataclass(frozen=True)
 class Removed:
     """The outcome of undeploying one host."""
 
-    def __init__(
-        self, name: str, node: str = "", answer: dict[str, Any] | None = None, error: TorchyardError | None = None
-    ):
-        self.name = name
-        self.node = node
-        self.answer = answer
-        self.error = error
+    name: str
+    node: str = ""
+    answer: dict[str, Any] | None = None
+    error: TorchyardError | None = None
 
     @property
     def failed(self) -> bool:

@@ -148,9 +148,7 @@ def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False,
     chosen = command_context(context, yes=yes)
     chosen.inventory().host(name)
     question = f"Remove {name} from the fleet? The agent stays on it; `torchyard undeploy {name}` removes it first."
-    if not chosen.confirm(question):
-        remark("Nothing was changed.")
-        raise typer.Exit(1)
+    chosen.confirm_or_exit(question)
     inventory = remove_host(chosen.fleet_file, name)
     forget_facts(chosen.facts_file, name)
     if as_json:
@@ -177,14 +175,11 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
             return check_host(fleet, name, progress=progress.sent, looking=looking)
 
         def arrived(name: str, found: HostCheck | HostError) -> None:
-            assert isinstance(found, HostCheck)
             progress.arrived(name, found.state)
-            checks[name] = found
 
-        checks: dict[str, HostCheck] = {}
-        fleet.each([host.name for host in hosts], look, arrived)
+        checks = fleet.each([host.name for host in hosts], look, arrived)
         sync_calendar(chosen, fleet)
-    in_order = [checks[host.name] for host in hosts]
+    in_order = [found for found in checks.values() if isinstance(found, HostCheck)]
     if as_json:
         print_json([found.to_json() for found in in_order])
     else:
@@ -211,16 +206,14 @@ def audit(
     """
     chosen = command_context(context)
     hosts = chosen.inventory().named(names or [])
-    found: dict[str, HostAudit] = {}
     with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
 
         def arrived(name: str, answer: HostAudit | HostError) -> None:
             assert isinstance(answer, HostAudit)
             progress.arrived(name, audit_table.outcome(answer))
-            found[name] = answer
 
-        fleet.each([host.name for host in hosts], lambda name: audit_of(fleet, name, last), arrived)
-    in_order = [found[host.name] for host in hosts]
+        found = fleet.each([host.name for host in hosts], lambda name: audit_of(fleet, name, last), arrived)
+    in_order = [answer for answer in found.values() if isinstance(answer, HostAudit)]
     acts = by_time(in_order, last)
     if as_json:
         print_json([host.of(acts).to_json() for host in in_order])

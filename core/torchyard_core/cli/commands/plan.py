@@ -12,6 +12,7 @@ from torchyard_core.cli.context import command_context
 from torchyard_core.cli.file_arguments import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import number_ranges
 
 HEADINGS = ("REPLICA", "ROLE", "RANKS", "GANG", "HOST", "GPUS", "COMMAND")
 
@@ -53,7 +54,7 @@ def plan(
     elif show is not None:
         _print_replica(answer, show)
     elif planned is not None:
-        gpus = {replica.name: _indices([gpu.index for gpu in replica.gpus]) for replica in planned.replicas}
+        gpus = {replica.name: number_ranges(gpu.index for gpu in replica.gpus) or "-" for replica in planned.replicas}
         table(HEADINGS, [_row(replica, gpus[replica["name"]]) for replica in answer["replicas"]])
     if planned is None or not planned.can_start:
         raise typer.Exit(1)
@@ -64,17 +65,6 @@ def _row(replica: dict[str, Any], gpus: str) -> list[str]:
     ranks = "-" if first is None else str(first) if count == 1 else f"{first}-{first + count - 1}"
     command = shlex.join(replica["command"])
     return [replica["name"], replica["role"], ranks, replica["gang"], replica["host"] or "(none)", gpus, command]
-
-
-def _indices(indices: list[int]) -> str:
-    """GPU indices as `0-3,6`."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs) or "-"
 
 
 def _print_replica(answer: dict[str, Any], name: str) -> None:

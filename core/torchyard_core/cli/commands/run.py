@@ -149,10 +149,7 @@ def launch_and_follow(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Launches, and follows the run unless detached.
-
-    Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
-    """
+    """Launches and follows the run. Raises what the launch raises, and typer.Exit(1) without success."""
     from torchyard_core.cli.calendar_sync import sync_calendar
     from torchyard_core.formatting import until
     from torchyard_core.launch.progress import Cancelled

@@ -16,28 +16,31 @@ from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import format_slots
 from torchyard_core.booking.time_parser import end_moment, moment
 from torchyard_core.booking.waitlist import Waiting, wish_to_json
-from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, table
+from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, say, table
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import command_length, command_time, full_span, until, wall_clock
 
-HEADINGS = ("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE")
-
-
-def row(booking: Booking, slots: Sequence[Slot], zone: str) -> list[str]:
-    """Cells for HEADINGS."""
-    return [
-        booking.id,
-        booking.owner,
-        booking.title,
-        format_slots(booking.gpus, slots),
-        wall_clock(booking.start, zone, "%a %Y-%m-%d %H:%M"),
-        until(booking.start, booking.until, zone),
-        str(booking.state),
-    ]
-
 
 def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
-    table(HEADINGS, [row(booking, slots, zone) for booking in bookings])
+    rows = [
+        [
+            one.id,
+            one.owner,
+            one.title,
+            format_slots(one.gpus, slots),
+            wall_clock(one.start, zone, "%a %Y-%m-%d %H:%M"),
+            until(one.start, one.until, zone),
+            str(one.state),
+        ]
+        for one in bookings
+    ]
+    table(("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE"), rows)
+
+
+def say_each(done: str, bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
+    """Prints a line for each booking: `Booked b1f…: gpu-b:2-5 from …`."""
+    for booking in bookings:
+        say(f"{done} {booked_line(booking, slots, zone)}.")
 
 
 def booking_json(booking: Booking, slots: Sequence[Slot]) -> dict[str, Any]:
@@ -51,16 +54,7 @@ def booked_line(booking: Booking, slots: Sequence[Slot], zone: str) -> str:
 
 
 def waiting_json(one: Waiting) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "owner": one.owner,
-        "title": one.title,
-        "wish": wish_to_json(one.wish),
-        "zone": one.zone,
-        "created": rfc3339(one.created),
-        "state": one.state,
-        "booking_id": one.booking_id,
-    }
+    return {**one.__dict__, "wish": wish_to_json(one.wish), "created": rfc3339(one.created)}
 
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
@@ -89,10 +83,6 @@ def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
 
 def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str, Any]:
     return {**fit_to_json(fit, slots), "command": book_command(fit, slots, zone, usual)}
-
-
-def fit_words(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
-    return f"{format_slots(fit.gpus, slots)} {full_span(fit.start, fit.end, zone)}"
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:

@@ -28,7 +28,6 @@ class HostProgress:
             self._bars.update(self._tasks[host], description=f"{host}: sending", completed=done, total=total)
 
     def arrived(self, host: str, outcome: str) -> None:
-        """Shows the host's outcome."""
         if self._bars is None:
             remark(f"{host}: {outcome}")
         else:

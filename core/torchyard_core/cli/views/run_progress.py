@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from torchyard_core.cli.output import print_json_line, print_log_line, remark, say
 from torchyard_core.formatting import size
@@ -25,34 +24,13 @@ _TRAINERS = ("chief", "worker")
 """Roles whose reports show the training's progress, in order of preference."""
 
 
-class RunView(Protocol):
-    """Shows the events of one run."""
-
-    def __enter__(self) -> RunView: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def show(self, event: Event) -> None:
-        """Shows one event of `run --json`."""
-
-    def print_log(self, replica: str, line: str) -> None:
-        """Shows a line that a replica printed; may be called on any thread."""
-
-    def paused(self) -> AbstractContextManager[None]:
-        """Stops drawing inside the block, while a question is asked."""
-
-
 class JsonView:
     """Prints each event as a line of JSON."""
 
     def __enter__(self) -> JsonView:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
     def show(self, event: Event) -> None:
@@ -99,9 +77,7 @@ class PlainView:
             if self._is_running:
                 self._training = self._bars.add_task("running", total=None, note="")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._print_passed()
         self._stop_bars()
 
@@ -112,12 +88,14 @@ class PlainView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
+        """Stops drawing inside the block, while a question is asked."""
         with self._screen:  # log lines wait for it on their own thread
             self._stop_bars()
             yield
             self._start_bars()
 
     def show(self, event: Event) -> None:
+        """Shows one event of `run --json`."""
         event = printable_values(event)
         kind = event["event"]
         if kind == "check":
@@ -144,6 +122,7 @@ class PlainView:
             self._ended(event)
 
     def print_log(self, replica: str, line: str) -> None:
+        """Shows a line that a replica printed; may be called on any thread."""
         with self._screen:
             if self._bars is not None:
                 self._bars.console.print(f"{replica} | {log_line(line)}", highlight=False, markup=False)
@@ -220,8 +199,7 @@ class PlainView:
         self._styled(*_SIGNS[state], f"{event['replica']} on {event['host']} {state}{': ' + reason if reason else ''}")
 
     def _report(self, event: Event) -> None:
-        """The progress of a run is its first trainer's. Reports of servers, reducers and evaluators have no step; their
-        figures are in `runs show`."""
+        """The progress of a run is its first trainer's. Other replicas have no step."""
         role, _, index = event["replica"].rpartition("-")
         if role not in _TRAINERS or not (index.isdecimal() and len(index) < 10):
             return
@@ -267,3 +245,7 @@ def _training(report: Event, replicas: int) -> str:
         each = " each" if replicas > 1 else ""
         parts.append(f"{report['throughput']:,.0f} samples/s{each}")
     return ", ".join(parts)
+
+
+RunView = JsonView | PlainView
+"""The output of one run."""

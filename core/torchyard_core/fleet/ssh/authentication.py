@@ -22,8 +22,8 @@ from torchyard_core.fleet.credential_prompts import (
     printable,
 )
 from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
-from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, key_files
-from torchyard_core.fleet.ssh.route import Route
+from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, inspect_key_file
+from torchyard_core.fleet.ssh.route import Route, existing_identities
 
 LOGIN_TIMEOUT_S = 60.0
 """Generous, as logins of 10 s occur on slow hosts."""
@@ -103,7 +103,7 @@ class Login:
     # Each of these methods returns the methods that are still required (empty: authenticated), or None if refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
-        files = key_files(self._route)
+        files = [inspect_key_file(path) for path in existing_identities(self._route)]
         named = {file.public for file in files if file.public} if self._route.identity_files else set()
         with agent_keys(self._route) as held:
             in_agent = {key.asbytes() for key in held}
@@ -204,11 +204,6 @@ class Login:
         return missing or [f"{path} is not a key file" for path in named] or ["there is no key to try"]
 
     def _unanswered(self, question: CredentialPrompt) -> LoginRefused:
-        credential = {
-            CredentialKind.PASSPHRASE: "passphrase",
-            CredentialKind.PASSWORD: "password",
-            CredentialKind.ANSWER: "answer",
-        }[question.kind]
         other_way = (
             "`ssh-add` opens the key for all programs."
             if question.kind is CredentialKind.PASSPHRASE
@@ -217,7 +212,7 @@ class Login:
         return LoginRefused(
             self._route.name,
             f"the login on {self._route.name} ({self._route.place}) was cancelled: "
-            f"no valid {credential} was given for {question.about}.",
+            f"no valid {question.kind} was given for {question.about}.",
             hint=f"Try again when you have it. {other_way}",
         )
 

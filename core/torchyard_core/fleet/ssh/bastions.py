@@ -39,18 +39,13 @@ class Bastion:
 
 
 class Bastions:
-    """The bastions in use."""
-
     def __init__(self, connect: Connect):
         self._connect = connect
         self._lock = threading.Lock()
         self._shared: dict[Route, Bastion] = {}
 
     def lease(self, route: Route) -> Bastion:
-        """Returns the login on a bastion, which the caller must release. Raises HostError.
-
-        The first caller logs in and the others wait. A dead connection is replaced.
-        """
+        """The login on a bastion, for the caller to release. The first caller logs in. Raises HostError."""
         with self._lock:
             bastion = self._shared.get(route)
             first = bastion is None or not bastion.usable

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
-from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.credential_prompts import CredentialCache, Prompter
@@ -19,7 +18,7 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh.authentication import Login, LoginExpired
 from torchyard_core.fleet.ssh.bastions import Bastions
 from torchyard_core.fleet.ssh.connection import SshConnection, Tunnel
-from torchyard_core.fleet.ssh.keepalive import KeepalivePacketizer, keep_alive
+from torchyard_core.fleet.ssh.keepalive import KeepalivePacketizer, keep_alive, keepalive_request
 from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
 from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange
 from torchyard_core.fleet.ssh.login_throttle import Backoff, EarlyDrop, LoginThrottle
@@ -199,11 +198,7 @@ def _await_first_response(transport: paramiko.Transport) -> None:
     """
     # paramiko's own global_request() has no timeout.
     answered = transport.completion_event = threading.Event()
-    question = paramiko.Message()
-    question.add_byte(cMSG_GLOBAL_REQUEST)
-    question.add_string("keepalive@openssh.com")
-    question.add_boolean(True)
-    transport._send_user_message(question)  # type: ignore[attr-defined]  # the stubs leave it out
+    transport._send_user_message(keepalive_request())  # type: ignore[attr-defined]  # the stubs leave it out
     deadline = time.monotonic() + PASSED_WITHIN_S
     while transport.is_active() and not answered.wait(0.1) and time.monotonic() < deadline:
         pass

@@ -35,7 +35,6 @@ class KeepalivePacketizer(Packetizer):
         self._ask, self._count, self._interval_s = ask, count, interval_s
 
     def read_message(self) -> Any:
-        """Reads the next message."""
         found = super().read_message()
         self._heard_at = time.monotonic()
         self._unanswered = 0
@@ -63,6 +62,15 @@ class KeepalivePacketizer(Packetizer):
             self._ask()
 
 
+def keepalive_request() -> paramiko.Message:
+    """A request that sshd answers with a refusal, which suffices."""
+    request = paramiko.Message()
+    request.add_byte(cMSG_GLOBAL_REQUEST)
+    request.add_string("keepalive@openssh.com")
+    request.add_boolean(True)  # wants an answer
+    return request
+
+
 def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> None:
     """Ends the transport after `count` unanswered requests, one per `interval_s` of silence."""
     packetizer = transport.packetizer
@@ -71,10 +79,6 @@ def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> 
     def ask() -> None:
         if transport.in_kex or not transport.clear_to_send.is_set():
             return  # during a key exchange nothing else may be sent; the silence counts anyway
-        question = paramiko.Message()
-        question.add_byte(cMSG_GLOBAL_REQUEST)
-        question.add_string("keepalive@openssh.com")
-        question.add_boolean(True)  # requests an answer; sshd sends a refusal, which suffices
-        transport._send_message(question)  # type: ignore[attr-defined]  # the stubs leave it out
+        transport._send_message(keepalive_request())  # type: ignore[attr-defined]  # the stubs leave it out
 
     packetizer.watch(interval_s, count, ask)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import os
 import struct
 import threading
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import paramiko
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
+from torchyard_core.atomic_write import replace_content
 from torchyard_core.errors import KeyChanged, KeyUnknown
 from torchyard_core.fleet.ssh.route import Route
 from torchyard_core.home import expand_user
@@ -86,15 +86,7 @@ class KnownHosts:
         with self._lock:
             old = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
             kept = [known for known in old if known.split(" ")[0] != route.key_name]
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            scratch = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-            try:
-                scratch.write_text("\n".join([*kept, line]) + "\n", errors="surrogateescape")
-                scratch.replace(self.path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    scratch.unlink(missing_ok=True)
-                raise
+            replace_content(self.path, "\n".join([*kept, line]) + "\n", errors="surrogateescape")
 
     def _paths(self) -> tuple[Path, Path]:
         """The user's file, then Torchyard's, which overrides it."""

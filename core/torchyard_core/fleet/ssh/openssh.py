@@ -16,17 +16,9 @@ from torchyard_core.fleet.ssh.login_throttle import LoginThrottle
 
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _UNREACHABLE = (
-    "Connection refused",
-    "Connection timed out",
-    "Could not resolve hostname",
-    "No route to host",
-    "Network is unreachable",
-    "Connection reset",
-    "Connection closed by",
-    "kex_exchange_identification",
+    *("Connection refused", "Connection timed out", "Could not resolve hostname", "No route to host"),
+    *("Network is unreachable", "Connection reset", "Connection closed by", "kex_exchange_identification"),
 )
-
-
 CONFIGURATION_WITHIN_S = 10.0
 """Timeout of `ssh -G`, which opens no connection but may run a `Match exec`."""
 

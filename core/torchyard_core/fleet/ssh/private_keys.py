@@ -17,7 +17,7 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
-from torchyard_core.fleet.ssh.route import Route, existing_identities
+from torchyard_core.fleet.ssh.route import Route
 from torchyard_core.home import expand_user
 
 AGENT_TIMEOUT_S = 30.0
@@ -66,11 +66,6 @@ class BadKey(Exception):
 
 class WrongPassphrase(BadKey):
     """Raised if the passphrase does not decrypt the key."""
-
-
-def key_files(route: Route) -> list[KeyFile]:
-    """The key files of a route in their order."""
-    return [inspect_key_file(path) for path in existing_identities(route)]
 
 
 def inspect_key_file(path: Path) -> KeyFile:

@@ -7,12 +7,14 @@ v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from torchyard_core.interop.cluster_addresses import PORT
 from torchyard_core.interop.document_writer import (
     DEFAULT_OPTIONS,
     IMAGE,
+    PLACEHOLDER_REMARK,
     Exported,
     ExportOptions,
     file_name,
@@ -77,9 +79,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _remarks_on(topology: Topology, name: str, options: ExportOptions) -> list[Remark]:
-    remarks = []
-    if not options.image:
-        remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
+    remarks = [] if options.image else [PLACEHOLDER_REMARK]
     if topology.program.secrets:
         keys = " ".join(f"--from-literal={key}=…" for key in topology.program.secrets)
         remarks.append(Remark(f"secrets come from the Secret {name}: `kubectl create secret generic {name} {keys}`."))
@@ -108,17 +108,15 @@ def _jobset(topology: Topology, name: str, jobs: list[tuple[Component, dict[str,
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
 
 
+@dataclass(frozen=True)
 class _Pods:
     """The pods of every component, with their DNS names in the cluster."""
 
-    def __init__(
-        self, topology: Topology, name: str, components: list[Component], form: str, image: str
-    ) -> None:  # fmt: skip
-        self._topology = topology
-        self._name = name
-        self._components = components
-        self._form = form
-        self._image = image
+    _topology: Topology
+    _name: str
+    _components: list[Component]
+    _form: str
+    _image: str
 
     def _host(self, one: Component, index: int | str) -> str:
         between = "-0-" if self._form == "jobset" else "-"
@@ -157,9 +155,7 @@ class _Pods:
         plain = self._topology.program.env | pool.env
         listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
         for secret in self._topology.program.secrets:
-            listed.append(
-                {"name": secret, "valueFrom": {"secretKeyRef": {"name": self._name, "key": secret}}},
-            )
+            listed.append({"name": secret, "valueFrom": {"secretKeyRef": {"name": self._name, "key": secret}}})
         return listed
 
     def _script(self, one: Component) -> str:

@@ -36,14 +36,14 @@ _LEFT = {
     "workspace": "checkpoints lie where `program.checkpoint_dir` says",
     "log_dir": "logs are kept by Torchyard",
     "start_port": "ports are chosen at submission",
-    "bandwidth": "it is measured, or said in the fleet file",
+    "bandwidth": "it is measured, or set in the fleet file",
     "share_memory": "it is SINGA's own",
     "sync_freq": "see `strategy.sync_every`",
     "poll_time": "it is SINGA's own",
     "server_update": "it is SINGA's own",
 }
 _OTHERS = ("vertex", "cloudml", "tf-config", "cluster-spec", "tensorflow", "topology", "torchx", "slurm", "kubernetes")
-"""Formats whose documents must not be parsed as this one to say what they are."""
+"""Formats that are detected before the text is parsed as SINGA's."""
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 

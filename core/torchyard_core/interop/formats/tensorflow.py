@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.cluster_addresses import (
@@ -93,7 +93,7 @@ class _Commands:
             if any(name.endswith("_hosts") for name in options):
                 self._take(command, options)
 
-    def _stop(self, command: CommandLine, message: str, hint: str = "") -> None:
+    def _stop(self, command: CommandLine, message: str, hint: str = "") -> NoReturn:
         refuse(self._source, command.line, message, hint)
 
     def _take(self, command: CommandLine, options: dict[str, str]) -> None:
@@ -165,7 +165,6 @@ class _Commands:
         parted = split_address(address)
         if parted is None:
             self._stop(command, f"--{job}_hosts names '{address}'.", "Allowed is `host:port`, like gpu-a:2222.")
-        assert parted is not None
         return parted[0]
 
     def _set_variables(self, pool: dict[str, Any], job: str) -> None:
@@ -298,4 +297,4 @@ def _written_command(topology: Topology, replica: Replica, values: dict[str, str
     assigned = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
     if replica.pool.gpus and replica.role.trains:
         assigned.insert(0, f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(replica.pool.gpus)))}")
-    return " ".join([f"# {replica.name}\n" + " ".join([*assigned, *filled])])
+    return f"# {replica.name}\n" + " ".join([*assigned, *filled])

@@ -12,6 +12,7 @@ from typing import Any
 from torchyard_core.interop.document_writer import (
     DEFAULT_OPTIONS,
     IMAGE,
+    PLACEHOLDER_REMARK,
     Exported,
     ExportOptions,
     file_name,
@@ -61,9 +62,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _remarks_on(topology: Topology, options: ExportOptions) -> list[Remark]:
-    remarks = []
-    if not options.image:
-        remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
+    remarks = [] if options.image else [PLACEHOLDER_REMARK]
     if topology.program.launcher is Launcher.COMMAND:
         remarks.append(Remark("TorchX sets neither TF_CONFIG nor CLUSTER_SPEC: the program must find its peers."))
     program = ("script", "module", "command", "args", "python", "env", "max_restarts")
@@ -92,7 +91,9 @@ def _trainers(topology: Topology, components: list[Component], remarks: list[Rem
         f"--nnodes={count}",
         f"--nproc_per_node={max(1, largest.gpus)}",
     ]
-    quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", *map(_literal, (*what, *program.args, *same))])
+    # Neither TorchX nor the shell expands the program's own words.
+    own = shlex.join([*what, *program.args, *same]).replace("$", "$$")
+    quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", own])
     env = program.env | (pools[0].env if len({tuple(pool.env.items()) for pool in pools}) == 1 else {})
     return _role_source("trainers", "bash", ["-c", quoted], env, count, program, largest)
 
@@ -103,11 +104,6 @@ def _role(topology: Topology, one: Component) -> dict[str, Any]:
     args = [word.replace("$", "$$").replace("{task_index}", index) for word in line[1:]]
     env = topology.program.env | one.pool.env
     return _role_source(one.name, line[0], args, env, one.pool.replicas, topology.program, one.pool)
-
-
-def _literal(word: str) -> str:
-    """A word with escapes, so that neither TorchX nor the shell expands it."""
-    return shlex.quote(word).replace("$", "$$")
 
 
 def _role_source(

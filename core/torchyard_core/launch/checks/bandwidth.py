@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -88,23 +88,19 @@ def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Meas
     if due:
         new = _Measuring(context, stop).run(due)
         for pair, found in new.items():
-            known[pair] = found if found.bytes_s is not None else _old(known[pair], found.why_old)
+            known[pair] = found if found.bytes_s is not None else replace(known[pair], why_old=found.why_old)
         bandwidths.keep({keys[pair]: figure for pair, figure in new.items() if figure.bytes_s is not None})
     return list(known.values())
 
 
-def _old(figure: Measurement, why: str) -> Measurement:
-    return Measurement(figure.pair, figure.bytes_s, figure.at, why)
-
-
+@dataclass
 class _Measuring:
     """Measures pairs in rounds, in which no host takes part twice."""
 
-    def __init__(self, context: LaunchContext, stop: Event):
-        self._context = context
-        self._stop = stop
-        self._token = secrets.token_hex(16)
-        self._listening: dict[str, dict[str, Any]] = {}
+    _context: LaunchContext
+    _stop: Event
+    _token: str = field(default_factory=lambda: secrets.token_hex(16))
+    _listening: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, pairs: Sequence[Pair]) -> dict[Pair, Measurement]:
         links = {host: self._context.links[host] for host in dict.fromkeys(host for pair in pairs for host in pair)}

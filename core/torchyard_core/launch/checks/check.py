@@ -52,10 +52,7 @@ CHECKLIST = (
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the checklist: the result of a check on one host, or on all of them.
-
-    A line with `ok` False stops the launch. A warning has `ok` True.
-    """
+    """One line of the checklist, about one host or all. With `ok` False it stops the launch; a warning has True."""
 
     name: str
     """A name of `CHECKLIST`."""

@@ -30,10 +30,7 @@ def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
-    """Connections to try as (source, target): both directions of each pair, and of each host with the primary.
-
-    The primary is the first of `hosts`.
-    """
+    """Connections to try as (source, target): both ways of each pair, and of each host with the primary, the first."""
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(permutations(hosts, 2))
     pairs = [*neighbours(hosts), *((hosts[0], host) for host in hosts[1:])]
@@ -43,10 +40,7 @@ def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
 def check_connectivity(
     context: LaunchContext, prepared: Mapping[str, Prepared], progress: LaunchProgress
 ) -> list[Check]:
-    """Tries all connections. Returns no lines for a run on one host.
-
-    All listeners are asked to close before this returns.
-    """
+    """Tries all connections, and closes the listeners. Returns no lines for a run on one host."""
     hosts = context.plan.hosts
     if len(hosts) < 2:
         return []

@@ -14,10 +14,7 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 def check_versions(facts: Facts) -> list[Check]:
-    """A warning for each of Python, torch, CUDA and driver whose versions differ, naming the hosts.
-
-    CUDA and driver are compared only between hosts with GPUs.
-    """
+    """A warning for each product whose versions differ. CUDA and driver are compared between hosts with GPUs."""
     with_gpus = {host: found for host, found in facts.items() if found.get("gpus")}
     found = [
         _compare("python", "Python", facts, _python, "Pickles of one host may be unreadable on another."),

@@ -64,7 +64,6 @@ class Follower:
         self._away: dict[str, _Retry] = {host: _Retry(host) for host in away}
         """Retries of hosts other than the primary."""
         self._retry: _Retry | None = None
-        """Retries of the primary."""
 
     def events(self, duration: float | None = None) -> Iterator[Event | None]:
         """Yields journal events and live reports in order, and None every POLL_S without events.

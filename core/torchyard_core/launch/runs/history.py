@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard_agent.protocol.metrics_report import valid_metrics
+from torchyard_core.atomic_write import replace_content
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,7 @@ class History:
 
     def save(self, record: RunRecord) -> None:
         """Writes a record. Raises OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        target = self._folder / f"{record.run_id}.json"
-        scratch = target.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            scratch.write_text(json.dumps(record.to_json(), indent=1) + "\n", encoding="utf-8")
-            scratch.replace(target)
-        except OSError:
-            with suppress(OSError):
-                scratch.unlink(missing_ok=True)
-            raise
+        replace_content(self._folder / f"{record.run_id}.json", json.dumps(record.to_json(), indent=1) + "\n")
 
     def update(self, run_id: str, **changes: Any) -> None:
         """Changes fields of a record, if it exists. Raises OSError."""

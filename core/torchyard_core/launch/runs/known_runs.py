@@ -150,15 +150,13 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
     if state != shown["state"]:  # the keeper died before it could record the end of its replicas
         replicas = [_lost(replica) for replica in replicas]
     return {
-        "run_id": run.run_id,
+        **run.to_json(),
         "name": record.get("name", run.name),
         "state": state,
         "reason": reason,
         "as_of": shown["as_of"],
         "fresh": not shown.get("silent"),
         "alive": shown["alive"],
-        "primary": run.primary,
-        "hosts": list(run.hosts),
         "submitted": about.get("submitted", ""),
         "launched_from": about.get("launched_from", ""),
         "restarted_from": about.get("restarted_from", ""),
@@ -172,16 +170,9 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
 def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
     """The details of the run as this desktop last knew them, with the keys of `show_run`."""
     return {
-        "run_id": run.run_id,
-        "name": run.name,
-        "state": run.state,
-        "reason": run.reason,
-        "as_of": run.as_of,
+        **run.to_json(),
         "fresh": False,
         "alive": None,
-        "primary": run.primary,
-        "hosts": list(run.hosts),
-        "submitted": run.submitted,
         "launched_from": "",
         "restarted_from": record.restarted_from if record else "",
         "asked": [],
@@ -206,18 +197,12 @@ def _lost(replica: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_run(run: KnownRun, link: AgentLink, *, force: bool = False) -> None:
-    """Requests a stop in this user's name. The run has ended when its journal says so.
-
-    Raises AgentRefused if it has ended already.
-    """
+    """Requests a stop, whose end the journal reports. Raises AgentRefused if the run has ended already."""
     link.call("run.stop", stop_request(run.run_id, force=force))
 
 
 def free_prepared(run: KnownRun, links: Iterable[AgentLink]) -> None:
-    """Makes hosts release what they hold for a run that was stopped before it began.
-
-    Its primary does not know these hosts yet. For a run that has begun, this has no effect.
-    """
+    """Makes hosts release what they hold for a run that was stopped before it began."""
     answers = [link.submit("run.abort", {"run_id": run.run_id, "by": desktop_identity()}) for link in links]
     wait(answers, FREE_WITHIN_S)
 
@@ -239,18 +224,8 @@ def host_of(replica: str, shown: dict[str, Any]) -> str:
 
 
 def _from_record(record: RunRecord) -> KnownRun:
-    return KnownRun(
-        record.run_id,
-        record.name,
-        record.state,
-        record.reason,
-        record.as_of,
-        record.primary,
-        record.hosts,
-        is_fresh=False,
-        submitted=record.submitted,
-        booking=record.booking,
-    )
+    known = (record.run_id, record.name, record.state, record.reason, record.as_of, record.primary, record.hosts)
+    return KnownRun(*known, is_fresh=False, submitted=record.submitted, booking=record.booking)
 
 
 def _never_begun(run: KnownRun) -> KnownRun:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from torchyard_core.formatting import counted
-from torchyard_core.problems import (
-    Findings,
-    error_finding,
-    warning_finding,
-)
+from torchyard_core.problems import Findings, error_finding, warning_finding
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Topology
 
 

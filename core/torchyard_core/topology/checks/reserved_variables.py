@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import re
 
-_NAMES = frozenset(
-    (
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_NAME",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "CLUSTER_SPEC",
-        "TF_CONFIG",
-        "CUDA_VISIBLE_DEVICES",
-    )
-)
+_NAMES = frozenset((
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CLUSTER_SPEC", "TF_CONFIG", "CUDA_VISIBLE_DEVICES",
+))  # fmt: skip
 _PREFIXES = ("TORCHELASTIC_", "TORCHYARD_")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -81,7 +81,8 @@ def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topolo
         position = next((at for at, pool in enumerate(pools) if _alike(pool, part.pool)), None)
         if position is None:
             position = len(pools)
-            pools.append(part.pool.model_copy(update={"name": _free_name(topology, pools, part.pool.name)}))
+            so_far = topology.model_copy(update={"pools": tuple(pools)})
+            pools.append(part.pool.model_copy(update={"name": free_pool_name(so_far, part.pool.name)}))
             members.append([])
         for pin in part.pins:
             new.append((position, len(members[position]), pin))
@@ -102,10 +103,6 @@ def duplicate_replicas(topology: Topology, names: Collection[str]) -> tuple[Topo
 def _alike(one: Pool, other: Pool) -> bool:
     apart = {"replicas", "min_replicas"}
     return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
-
-
-def _free_name(topology: Topology, pools: Sequence[Pool], wish: str) -> str:
-    return free_pool_name(topology.model_copy(update={"pools": tuple(pools)}), wish)
 
 
 def _pinned(topology: Topology, wanted: dict[str, str | None]) -> Topology:

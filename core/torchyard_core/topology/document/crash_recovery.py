@@ -50,7 +50,9 @@ class Recovery:
         if self._lock is None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._lock = self._locked()
+                self._lock = os.open(self._lock_file(self._token), os.O_RDWR | os.O_CREAT, PRIVATE)
+                _try_lock(self._lock)
+                os.write(self._lock, f"{os.getpid()}\n".encode())
             except OSError as problem:
                 reason = problem.strerror or str(problem)
                 raise FileProblem(f"{self._folder} cannot be written: {reason}.", code="unwritable_file") from None
@@ -60,12 +62,6 @@ class Recovery:
             "text": text,
         }
         write_atomically(self._snapshot(self._token), json.dumps(record, ensure_ascii=False), PRIVATE)
-
-    def _locked(self) -> int:
-        lock = os.open(self._lock_file(self._token), os.O_RDWR | os.O_CREAT, PRIVATE)
-        _try_lock(lock)
-        os.write(lock, f"{os.getpid()}\n".encode())
-        return lock
 
     def clear(self) -> None:
         """Removes the snapshot, when no change is unsaved."""

@@ -28,7 +28,6 @@ POOL_NAMES = {
     Role.REDUCER: "reducers",
     Role.EVALUATOR: "eval",
 }
-"""Names of new pools."""
 
 
 def empty_topology(name: str) -> Topology:
@@ -51,10 +50,7 @@ def with_parts(topology: Topology, **parts: Any) -> Topology:
 
 
 def changed_block(block: Block, changes: Mapping[str, Any]) -> Block:
-    """A pool, strategy or program with some keys changed. A key with its default is left out of the file.
-
-    Raises UsageError for an invalid value.
-    """
+    """A block with some keys changed; those with their default are left out. Raises UsageError for a bad value."""
     data = block.model_dump(mode="json", exclude_unset=True)
     for key, value in changes.items():
         field = type(block).model_fields[key]
@@ -156,16 +152,14 @@ def add_replicas(
     if pool is None:
         pool = len(pools)
         name = free_pool_name(topology, POOL_NAMES[role])
-        pools.append(_validated(Pool, {"name": name, "role": role.value, "replicas": count} | _gpus(gpus)))
+        pools.append(
+            _validated(Pool, {"name": name, "role": role.value, "replicas": count} | ({"gpus": gpus} if gpus else {}))
+        )
         members.append([])
     first = len(members[pool])
     members[pool] += [None] * count
     after = rebuilt(topology, pools, members)
     return after, tuple(members_of(after)[pool][first:])
-
-
-def _gpus(gpus: int) -> dict[str, int]:
-    return {"gpus": gpus} if gpus else {}
 
 
 def free_pool_name(topology: Topology, wish: str) -> str:

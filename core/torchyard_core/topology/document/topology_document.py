@@ -60,7 +60,6 @@ class TopologyDocument:
         return self._value
 
     def replace(self, value: Topology) -> None:
-        """Replaces the value."""
         if self.broken:
             raise FileProblem("this file holds no topology, so there is nothing to change.", code="broken_file")
         if value is self._value:
@@ -92,7 +91,6 @@ class TopologyDocument:
 
     @property
     def is_modified(self) -> bool:
-        """Whether there are unsaved changes."""
         if self.broken:
             return False
         if self._saved is None:
@@ -110,10 +108,7 @@ class TopologyDocument:
         return self.path.parent if self.path is not None else None
 
     def as_file(self) -> TopologyFile:
-        """The document as if read from its file: with lines for problems, ready to check, plan and launch.
-
-        Unlike for a file, a topology without pools is not a problem.
-        """
+        """The document as if read from its file, with lines for problems. It may have no pools."""
         parsed = parse_document(self.text.removeprefix(BOM), str(self.path or UNTITLED))
         return TopologyFile(parsed, self.folder, self._value, parsed.problems)
 
@@ -159,10 +154,10 @@ class TopologyDocument:
         self.path_changed.emit()
         self.changed.emit()
 
-    def save(self, path: Path | str | None = None, *, over_changes: bool = False) -> None:
+    def save(self, path: Path | str | None = None) -> None:
         """Writes the file atomically; with `path`, under another name.
 
-        Raises FileProblem: `read_only_file`, `changed_on_disk` (not with `over_changes`), `unwritable_file`.
+        Raises FileProblem: `read_only_file`, `changed_on_disk` (see `keep_mine`), `unwritable_file`.
         """
         target = Path(path).absolute() if path is not None else self.path
         if target is None:
@@ -170,9 +165,9 @@ class TopologyDocument:
         if self.broken:
             raise FileProblem(f"{target} holds no topology, and is left as it is.", code="broken_file")
         _refuse_read_only(target)
-        if target == self.path and not over_changes and self.disk_state() == "changed":
+        if target == self.path and self.disk_state() == "changed":
             raise FileProblem(
-                f"{target} was changed by somebody else since it was read.",
+                f"{target} was changed by another program since it was read.",
                 code="changed_on_disk",
                 hint="Save under another name, read it again, or write over it.",
             )

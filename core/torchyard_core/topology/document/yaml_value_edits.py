@@ -41,7 +41,7 @@ class ValueEdits:
         return "".join([*text, self.document.text[at:end]])
 
     def record(self, place: Place, old: Any, new: Any) -> None:
-        """Records the changes that turn the value `old` at a place into `new`. Raises CannotKeep."""
+        """Records the changes that turn the value `old` at a place into `new`. Raises UnsupportedStyle."""
         if old == new:
             return
         span = self._span(place)

@@ -101,10 +101,7 @@ def _written(indices: Sequence[int]) -> str:
 
 
 def drop_refusal(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str) -> str:
-    """The reason why replicas cannot be dropped on a target; empty if they can.
-
-    A drop that leaves another placed replica without a place is refused too.
-    """
+    """The reason why replicas cannot be dropped on a target, as when another loses its place; empty if they can."""
     try:
         pins = pins_for(topology, hosts, names, target)
     except (UsageError, ValueError) as problem:

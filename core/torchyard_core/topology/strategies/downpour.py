@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 from torchyard_core.problems import Findings, warning_finding
 from torchyard_core.topology.model import Role, StrategyKind, Topology
-from torchyard_core.topology.replicas import Replica
 from torchyard_core.topology.strategies.spec import (
     Participants,
     RoleCounts,
@@ -15,26 +11,19 @@ from torchyard_core.topology.strategies.spec import (
     StrategySetting,
     StrategySpec,
 )
-from torchyard_core.topology.strategies.traffic import Bundle, Traffic, groups_of, served
+from torchyard_core.topology.strategies.traffic import Bundle, Traffic, contiguous_blocks, groups_of, served
 
 
 def _traffic(participants: Participants) -> Traffic:
     groups = participants.groups
     if not participants.servers or not groups:
         return Traffic()
-    server_groups = _server_groups(participants.servers, participants.strategy.server_groups)
+    servers = participants.servers
+    server_groups = contiguous_blocks(servers, min(participants.strategy.server_groups, len(servers)))
     bundles: list[Bundle] = []
     for number, group in enumerate(groups):
         bundles += served(group, server_groups[number % len(server_groups)], in_step=False)
     return Traffic(tuple(bundles), (*groups_of(groups, serves=False), *groups_of(server_groups, serves=True)))
-
-
-def _server_groups(servers: Sequence[Replica], groups: int) -> tuple[Sequence[Replica], ...]:
-    """The servers cut into contiguous blocks, larger first."""
-    count = max(1, min(groups, len(servers)))
-    size, larger = divmod(len(servers), count)
-    ends = [number * size + min(number, larger) for number in range(count + 1)]
-    return tuple(servers[begin:end] for begin, end in pairwise(ends))
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:

@@ -132,7 +132,6 @@ def all_presets() -> tuple[Preset, ...]:
 
 
 def presets_of(group: str) -> tuple[Preset, ...]:
-    """The presets of a group."""
     return tuple(one for one in all_presets() if one.group == group)
 
 
@@ -164,10 +163,7 @@ def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topolo
 
 
 def preset_topology(key: str) -> Topology:
-    """A topology of the preset alone, for hosts with GPUs and with a placeholder for the script.
-
-    Raises UsageError for an unknown preset.
-    """
+    """A topology of the preset alone, with GPUs and a placeholder script. Raises UsageError for an unknown preset."""
     made, _ = with_preset(empty_topology(key.replace("_", "-")), key, has_gpus=True)
     return set_program(made, script="train.py")
 

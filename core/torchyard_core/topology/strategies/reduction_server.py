@@ -5,13 +5,7 @@ from __future__ import annotations
 from torchyard_core.problems import Findings, error_finding
 from torchyard_core.topology.model import Role, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction, reducers_that_beat_the_ring
-from torchyard_core.topology.strategies.spec import (
-    ExchangeCost,
-    Participants,
-    RoleCounts,
-    StrategyPreset,
-    StrategySpec,
-)
+from torchyard_core.topology.strategies.spec import ExchangeCost, Participants, RoleCounts, StrategyPreset, StrategySpec
 from torchyard_core.topology.strategies.traffic import Traffic, ring, served
 
 _COST_SENTENCES = {

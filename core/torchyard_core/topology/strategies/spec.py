@@ -65,18 +65,6 @@ class Participants:
     """Replicas of the strategy's `server_role`."""
 
 
-def _no_traffic(participants: Participants) -> Traffic:
-    return Traffic()
-
-
-def _no_cost(trainers: int, servers: int) -> ExchangeCost | None:
-    return None
-
-
-def _no_findings(*_: object) -> Findings:
-    return iter(())
-
-
 @dataclass(frozen=True)
 class StrategySpec:
     """Descriptor of one strategy. Its behaviour in a run is the class of the same name in `torchyard_roles`."""
@@ -98,13 +86,13 @@ class StrategySpec:
     """Keys of `registry.SHARED_SETTINGS` that have an effect."""
     edge_labels: tuple[tuple[str, str], ...] = ()
     """Labels of the canvas' edges: templates of `{steps}`, and the setting that gives the number."""
-    traffic: Callable[[Participants], Traffic] = _no_traffic
+    traffic: Callable[[Participants], Traffic] = lambda participants: Traffic()
     """Edges and groups; without edges while servers are missing."""
-    exchange_cost: Callable[[int, int], ExchangeCost | None] = _no_cost
+    exchange_cost: Callable[[int, int], ExchangeCost | None] = lambda trainers, servers: None
     """By the numbers of trainers (2 or more) and servers; None for an exchange that no step waits for."""
-    check: Callable[[Topology, RoleCounts], Findings] = _no_findings
+    check: Callable[[Topology, RoleCounts], Findings] = lambda *given: iter(())
     """Problems that no other strategy has."""
-    check_script: Callable[[Strategy, str, str], Findings] = _no_findings
+    check_script: Callable[[Strategy, str, str], Findings] = lambda *given: iter(())
     """Problems of the script, by its path and source."""
 
     @property

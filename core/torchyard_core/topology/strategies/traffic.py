@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from torchyard_core.topology.replicas import Replica
 
@@ -36,7 +36,6 @@ class Bundle:
 
     pattern: Pattern
     sources: tuple[str, ...]
-    """Names of replicas."""
     targets: tuple[str, ...]
     """Names of replicas; those of `sources` for a ring."""
     in_step: bool = True
@@ -111,6 +110,13 @@ def groups_of(groups: Sequence[Sequence[Replica]], *, serves: bool) -> tuple[Gro
 def by_pool(replicas: Sequence[Replica]) -> list[tuple[str, ...]]:
     """The names of the replicas of each pool."""
     return [names_of(tuple(members)) for _, members in groupby(replicas, key=lambda replica: replica.pool_index)]
+
+
+def contiguous_blocks(replicas: tuple[Replica, ...], count: int) -> tuple[tuple[Replica, ...], ...]:
+    """The replicas cut into `count` blocks, larger first."""
+    size, larger = divmod(len(replicas), count)
+    ends = [number * size + min(number, larger) for number in range(count + 1)]
+    return tuple(replicas[begin:end] for begin, end in pairwise(ends))
 
 
 def names_of(replicas: Sequence[Replica]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchyard_core.topology.model import Role, Topology
 from torchyard_core.topology.replicas import Replica
 from torchyard_core.topology.strategies.registry import spec_of
+from torchyard_core.topology.strategies.traffic import contiguous_blocks
 
 
 def worker_group_count(topology: Topology) -> int:
@@ -19,12 +20,5 @@ def worker_groups(topology: Topology, replicas: tuple[Replica, ...]) -> tuple[tu
     """The trainers by worker group: contiguous blocks of workers, larger first, the chief first in group 0."""
     chiefs = tuple(replica for replica in replicas if replica.role is Role.CHIEF)
     workers = tuple(replica for replica in replicas if replica.role is Role.WORKER)
-    count = worker_group_count(topology)
-    size, larger = divmod(len(workers), count)
-    groups: list[tuple[Replica, ...]] = []
-    taken = 0
-    for group in range(count):
-        end = taken + size + (group < larger)
-        groups.append((chiefs if group == 0 else ()) + workers[taken:end])
-        taken = end
-    return tuple(groups)
+    first, *others = contiguous_blocks(workers, worker_group_count(topology))
+    return (chiefs + first, *others)

@@ -68,7 +68,7 @@ def test_after_a_clash_the_nearest_places_are_open_ones(team):
     assert clash.value.conflict.nearest[0].start == NOW + 35 * HOUR
 
 
-def test_who_waits_for_what_is_closed_gets_it_when_it_opens_and_is_in_nobodys_way(team):
+def test_an_entry_for_closed_gpus_is_served_when_they_open_and_delays_no_other(team):
     with_rules(team)
     kim, lee = team.open("kim"), team.open("lee")
     kim.wait(ON_B, "kim waits")
@@ -125,7 +125,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
     assert clash.value.conflict.nearest[0].start < NOW + 3 * DAY
 
 
-def test_what_ones_quota_does_not_let_one_have_is_kept_for_nobody(team):
+def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
     with_rules(team, Rules(quota_gpu_hours=10, zone="Europe/Berlin"))
     kim, lee = team.open("kim"), team.open("lee")
     wish = replace(ON_B, length=2 * HOUR, earliest=NOW + DAY)

@@ -53,7 +53,7 @@ def test_what_comes_between_the_look_and_the_release_wins(
     assert kim.booking(booking.id).is_live
 
 
-def test_a_run_that_begins_while_idle_bookings_are_freed_has_a_live_booking_or_is_told(team: Team) -> None:
+def test_a_run_that_begins_while_idle_bookings_are_freed_has_a_live_booking_or_is_refused(team: Team) -> None:
     owner, admin = team.open("kim"), team.open("ada")
     begun = freed = 0
     for _ in range(ROUNDS):

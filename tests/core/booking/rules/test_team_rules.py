@@ -93,7 +93,7 @@ def booking(**more):
         (State.BOOKED, 0, 31, 31, Verdict.NO_SHOW, 30),
         (State.ACTIVE, 60, 91, 91, Verdict.RELEASE, 90),
         (State.ACTIVE, 60, 91, 300, Verdict.RELEASE, 90),  # seen at night, applied in the morning
-        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # nobody has looked since
+        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # no newer evidence
         (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # over by now
         (State.RELEASED, 0, 31, 31, Verdict.FINE, None),
     ],
@@ -168,7 +168,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_what_is(text, says):
         ("2031-07-01", "2031-06-30T22:00:00+00:00"),
     ],
 )
-def test_times_are_read_as_people_write_them(text, expected):
+def test_times_are_read_as_users_write_them(text, expected):
     assert moment(text, "Europe/Berlin", NOW).isoformat() == expected
 
 

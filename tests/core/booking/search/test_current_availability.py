@@ -11,7 +11,7 @@ from torchyard_core.booking.search.current_availability import slots_now
 HOUR = timedelta(hours=1)
 
 
-def test_a_slot_is_free_where_it_is_neither_booked_nor_used_and_unknown_where_nobody_can_tell() -> None:
+def test_a_slot_is_free_where_it_is_neither_booked_nor_used_and_of_unknown_use_without_a_sample() -> None:
     running = Booking("b1", "kim", "digits", "", ("GPU-a0",), NOW - HOUR, NOW + HOUR, "UTC", State.ACTIVE, NOW, NOW)
     later = Booking("b2", "lee", "eval", "", ("GPU-a1",), NOW + HOUR, NOW + 2 * HOUR, "UTC", State.BOOKED, NOW, NOW)
     users = {"GPU-a0": ["kim: python (7)"], "GPU-a1": [], "GPU-a2": ["ann: python (8)"]}

@@ -60,7 +60,7 @@ def test_a_calendar_that_is_watched_and_asked_by_many_threads_has_one_connection
         watch.close()
 
 
-def test_a_calendar_that_nobody_looks_at_has_no_connection_and_is_heard_of_when_shown_again(
+def test_a_hidden_calendar_has_no_connection_and_reports_changes_when_shown_again(
     database_team: Team,
 ) -> None:
     lee, kim = database_team.open("lee"), database_team.open("kim")

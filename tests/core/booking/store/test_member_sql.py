@@ -181,11 +181,11 @@ def test_no_statement_of_a_member_changes_what_others_have(filled: Team) -> None
     before = content(server, database)
     assert all(before[table] for table in before)
     # Each statement runs in a new session, without settings or roles of the previous one.
-    failed, said = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
+    failed, output = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
     assert content(server, database) == before
     quiet = [one for one in statements if one.startswith("UPDATE ")]  # they do not reach rows of others
-    assert failed >= len(statements) - len(quiet) - 5, said
-    assert "syntax error" not in said
+    assert failed >= len(statements) - len(quiet) - 5, output
+    assert "syntax error" not in output
 
 
 FORBIDDEN_PAST = [
@@ -221,10 +221,10 @@ def test_a_members_own_past_stays_as_it_was(filled: Team) -> None:
         owner.execute("UPDATE bookings SET starts = now() - interval '299 s' WHERE id = 'running'")
         found = owner.execute("SELECT prosrc ~ '[^_]now\\(\\)' FROM pg_proc WHERE proname = 'past_stays'").fetchone()
     assert found == (False,)
-    failed, said = psql(
+    failed, output = psql(
         server, "lee", filled.place, "UPDATE bookings SET state = 'released', let_go_at = now() WHERE id = 'running';"
     )
-    assert failed == 0, said
+    assert failed == 0, output
 
 
 def test_a_temporary_table_does_not_hide_the_bookings(filled: Team) -> None:
@@ -236,11 +236,11 @@ def test_a_temporary_table_does_not_hide_the_bookings(filled: Team) -> None:
         owner.execute("DELETE FROM bookings WHERE id = 'forged'")
         owner.execute(f"GRANT TEMPORARY ON DATABASE {filled.place} TO lee")
         try:
-            failed, said = psql(server, "lee", filled.place, script)
+            failed, output = psql(server, "lee", filled.place, script)
         finally:
             owner.execute(f"REVOKE TEMPORARY ON DATABASE {filled.place} FROM lee")
     assert failed == 1
-    assert 'violates exclusion constraint "no_overlap"' in said
+    assert 'violates exclusion constraint "no_overlap"' in output
 
 
 JUNK = [
@@ -282,10 +282,10 @@ def test_values_that_no_reader_understands_are_refused(filled: Team) -> None:
     assert server is not None
     filled.open("ada").set_rules(Rules(longest_h=None))
     before = content(server, filled.place)
-    failed, said = psql(server, "lee", filled.place, "\n".join(junk(*one) for one in JUNK))
+    failed, output = psql(server, "lee", filled.place, "\n".join(junk(*one) for one in JUNK))
     assert content(server, filled.place) == before
     assert failed == len(JUNK)
-    assert said.count("violates check constraint") == len(JUNK), said
+    assert output.count("violates check constraint") == len(JUNK), output
 
 
 def test_who_asks_for_an_earlier_place_in_the_waitlist_has_the_last(filled: Team) -> None:
@@ -337,7 +337,7 @@ def test_an_entry_that_cannot_be_read_is_skipped_and_named(filled: Team) -> None
             )
 
 
-def test_an_admin_of_another_team_in_the_cluster_is_nobody_here(filled: Team) -> None:
+def test_an_admin_of_another_team_in_the_cluster_has_no_rights_here(filled: Team) -> None:
     server, database = filled.server, filled.place
     assert server is not None
     with server.connect("owner", "postgres") as owner:
@@ -361,9 +361,9 @@ def test_an_admin_of_another_team_in_the_cluster_is_nobody_here(filled: Team) ->
             junk("waitlist", "wish, owner", "(SELECT wish FROM waitlist LIMIT 1), 'zoe'"),
         ]
         before = content(server, database)
-        _, said = psql(server, "zoe", database, "\n".join(statements))
+        _, output = psql(server, "zoe", database, "\n".join(statements))
         assert content(server, database) == before
-        assert "syntax error" not in said
+        assert "syntax error" not in output
         with server.connect("zoe", database) as zoe:
             assert zoe.execute("SELECT count(*) FROM bookings").fetchone() == (0,)
         with pytest.raises(PermissionDenied, match="your role `zoe` is no member of the team"):

@@ -97,7 +97,7 @@ def test_a_member_books_by_raw_sql_only_for_oneself_and_only_what_is_free(others
     assert {one.id for one in team.open("kim").bookings(NOW, NOW + 40 * HOUR)} == {made.id, "own"}
 
 
-def test_a_role_that_is_no_member_is_told_so(postgres, database_team):
+def test_a_role_that_is_no_member_is_refused_with_the_reason(postgres, database_team):
     with postgres.connect("owner", database_team.place) as owner:
         owner.execute("DROP ROLE IF EXISTS stranger")
         owner.execute("CREATE ROLE stranger LOGIN")
@@ -137,9 +137,9 @@ def test_setting_up_again_adds_members_and_changes_no_password(postgres, databas
             ("kim", False, True),
             ("min-jun", False, False),
         ]
-        told = "\n".join(again.lines())
-        assert f"min-jun: bookings_url: postgresql+psycopg://min-jun@/{database_team.place}?host=" in told
-        assert again.members[2].password in told
+        printed = "\n".join(again.lines())
+        assert f"min-jun: bookings_url: postgresql+psycopg://min-jun@/{database_team.place}?host=" in printed
+        assert again.members[2].password in printed
         assert database_team.open("min-jun").book(draft("a0", 1, 1)).owner == "min-jun"
     finally:
         database_team.close()

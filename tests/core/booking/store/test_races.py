@@ -17,7 +17,7 @@ from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store import BookingStore, tables
-from torchyard_core.booking.store.booking_writer import booking_row, insert_rows
+from torchyard_core.booking.store.booking_writer import insert_rows, row_of
 from torchyard_core.booking.store.engine import Overlap, transaction
 
 RACERS = 50
@@ -31,15 +31,15 @@ def race(url: str, number: int, start: Any, results: Any) -> None:
     store = open_at(url, "kim", Clock())
     store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
     chance = random.Random(number)
-    told = []
+    outcomes = []
     for turn in range(ROUNDS):
         group = ["a1", *chance.sample(["a2", "a3", "b0", "b1", "b2", "b3"], 3)]
         chance.shuffle(group)
         start.wait(LONG_S)
         for kind, gpus in (("one", "a0"), ("group", " ".join(group))):
-            told.append((turn, kind, *attempt(store, draft(gpus, 1 + turn, 1, str(number)))))
+            outcomes.append((turn, kind, *attempt(store, draft(gpus, 1 + turn, 1, str(number)))))
     store.close()
-    results.put((number, told))
+    results.put((number, outcomes))
 
 
 def attempt(store: BookingStore, wanted: Draft) -> tuple[str, Any]:
@@ -51,21 +51,21 @@ def attempt(store: BookingStore, wanted: Draft) -> tuple[str, Any]:
         return "failed", repr(error)
 
 
-def test_of_fifty_racers_one_wins_each_round_and_the_others_are_told_who(team):
+def test_of_fifty_racers_one_wins_each_round_and_the_refusals_of_the_others_name_it(team):
     """For one GPU, and for overlapping groups in shuffled order: no double booking, no deadlock, no partial group."""
     start, results = _FORK.Barrier(RACERS), _FORK.Queue()
     url = team.url("kim")
     racers = [_FORK.Process(target=race, args=(url, number, start, results)) for number in range(RACERS)]
     for racer in racers:
         racer.start()
-    told = dict(results.get(timeout=LONG_S) for _ in racers)
+    outcomes = dict(results.get(timeout=LONG_S) for _ in racers)
     for racer in racers:
         racer.join(LONG_S)
     results.close()
     results.join_thread()
     made = team.open("kim").bookings(NOW, NOW + timedelta(days=3))
     assert len(made) == 2 * ROUNDS
-    ends = [(number, *end) for number, racer in told.items() for end in racer]
+    ends = [(number, *end) for number, racer in outcomes.items() for end in racer]
     assert len(ends) == 2 * ROUNDS * RACERS
     assert [end for end in ends if end[3] == "failed"] == []
     for kind, size in (("one", 1), ("group", 4)):
@@ -98,7 +98,7 @@ def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
     """Writes half a booking, and is killed then."""
     store = open_at(url, "kim", Clock())
     with transaction(store.session.engine, writes=True) as connection:
-        connection.execute(insert(tables.bookings), [booking_row(half)])
+        connection.execute(insert(tables.bookings), [row_of(half)])
         row = {"booking_id": half.id, "gpu": half.gpus[0], "owner": half.owner}
         times = {"starts": half.start, "ends": half.end, "live": True}
         connection.execute(insert(tables.booking_gpus), [row | times])
@@ -106,7 +106,7 @@ def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
         signal.pause()
 
 
-def test_a_desktop_that_is_killed_within_a_transaction_leaves_nothing_and_blocks_nobody(team):
+def test_a_desktop_that_is_killed_within_a_transaction_leaves_nothing_and_blocks_no_other(team):
     store = team.open("kim")
     pattern = store.book(draft("b0", 1, 1))
     half = Booking(**{**pattern.__dict__, "id": "half", "gpus": ("GPU-a0", "GPU-a1")})

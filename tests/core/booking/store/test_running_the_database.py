@@ -26,8 +26,8 @@ def steps() -> dict[str, str]:
     section = text.split("\n## Running the database\n")[1].split("\n## ")[0]
     parts = re.split(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)[1:]
     return {
-        name.rstrip("."): "\n".join(re.findall(r"```sh\n(.*?)```", said, re.DOTALL))
-        for name, said in zip(parts[::2], parts[1::2], strict=True)
+        name.rstrip("."): "\n".join(re.findall(r"```sh\n(.*?)```", output, re.DOTALL))
+        for name, output in zip(parts[::2], parts[1::2], strict=True)
     }
 
 
@@ -86,8 +86,8 @@ def test_the_documented_commands_set_up_and_keep_a_teams_database(
     server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documented = steps()
-    said = run(server, tmp_path, documented.pop("Creating it"))
-    passwords = dict(zip(("ada", "kim", "lee"), re.findall(r"shown only now: (\S+)", said), strict=True))
+    output = run(server, tmp_path, documented.pop("Creating it"))
+    passwords = dict(zip(("ada", "kim", "lee"), re.findall(r"shown only now: (\S+)", output), strict=True))
     monkeypatch.setenv("PGPASSWORD", passwords["kim"])
     opened(server, "kim").close()
 

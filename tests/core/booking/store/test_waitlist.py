@@ -135,8 +135,8 @@ def test_a_member_serves_by_sql_what_the_entry_asks_for_and_nothing_else(databas
         serve("GPU-a0,GPU-a3", 1, 3),  # closed by the rules
         serve("GPU-a0,GPU-none", 1, 3),
     ]
-    failed, said = psql(server, "lee", place, "\n".join(refused))
-    assert failed == len(refused), said
+    failed, output = psql(server, "lee", place, "\n".join(refused))
+    assert failed == len(refused), output
     assert psql(server, "lee", place, serve("GPU-a0,GPU-a1", 1, 3, "none"))[0] == 0  # no entry waits so
     assert kim.count() == 0
     with server.connect("owner", "postgres") as owner:

@@ -25,7 +25,7 @@ def at(minutes: float) -> datetime:
     return T0 + timedelta(minutes=minutes)
 
 
-def told(minutes: float) -> str:
+def minutes_later(minutes: float) -> str:
     return at(minutes).isoformat().replace("+00:00", "Z")
 
 
@@ -34,7 +34,10 @@ def booking(*gpus: str) -> Booking:
 
 
 def idle(since: float, seen: float, *gpus: str) -> dict[str, Any]:
-    return {"idle": [{"booking": "b1", "gpus": list(gpus), "since": told(since), "seen": told(seen)}], "uses": []}
+    return {
+        "idle": [{"booking": "b1", "gpus": list(gpus), "since": minutes_later(since), "seen": minutes_later(seen)}],
+        "uses": [],
+    }
 
 
 def test_a_booking_over_two_hosts_is_idle_since_the_last_of_its_gpus_is() -> None:
@@ -48,7 +51,7 @@ def test_use_on_one_host_is_use_of_the_booking() -> None:
     assert (found.idle_since, found.seen_at) == (at(60), at(60))
 
 
-def test_nothing_is_said_of_a_booking_of_which_a_gpu_was_seen_by_nobody() -> None:
+def test_a_booking_with_a_gpu_that_no_host_reported_has_no_evidence() -> None:
     assert combine_evidence({"gpu-a": idle(0, 60, "A")}, [booking("A", "B")]) == ()
     assert combine_evidence({"gpu-a": {"idle": [{"booking": "b1"}, {"gpus": 3}]}}, [booking("A")]) == ()
     assert combine_evidence({}, [booking("A")]) == ()
@@ -69,19 +72,26 @@ def test_nothing_is_said_of_a_booking_of_which_a_gpu_was_seen_by_nobody() -> Non
 )
 def test_use_is_whose_the_record_says_among_those_that_share_the_login(user: str, claimed: str, person: str) -> None:
     logins = [Login("*", "ann", "kim"), Login("*", "ubuntu", "kim"), Login("*", "ubuntu", "lee")]
-    use = {"gpu": "A", "user": user, "person": claimed, "run_id": "r1", "start": told(0), "end": told(5)}
+    use = {
+        "gpu": "A",
+        "user": user,
+        "person": claimed,
+        "run_id": "r1",
+        "start": minutes_later(0),
+        "end": minutes_later(5),
+    }
     assert reported_uses({"gpu-a": {"uses": [use]}}, logins) == (Use("A", "gpu-a", person, at(0), at(5), "r1"),)
 
 
 def test_use_by_a_login_that_has_a_persons_name_on_another_host_is_not_that_persons() -> None:
-    use = {"gpu": "A", "user": "lee", "person": "", "run_id": "", "start": told(0), "end": told(5)}
+    use = {"gpu": "A", "user": "lee", "person": "", "run_id": "", "start": minutes_later(0), "end": minutes_later(5)}
     seen = {"gpu-a": {"uses": [use]}, "gpu-b": {"uses": [use]}}
     here, there = reported_uses(seen, [Login("gpu-a", "lee", "lee")])
     assert (here.person, there.person) == ("lee", "lee on gpu-b")
 
 
 def test_a_use_of_no_time_or_that_is_not_understood_is_left_out() -> None:
-    use = {"gpu": "A", "user": "ann", "person": "", "run_id": "", "start": told(0), "end": told(0)}
+    use = {"gpu": "A", "user": "ann", "person": "", "run_id": "", "start": minutes_later(0), "end": minutes_later(0)}
     assert reported_uses({"gpu-a": {"uses": [use, {"gpu": "A"}, {**use, "start": "yesterday"}]}}, []) == ()
 
 
@@ -137,7 +147,7 @@ def store(tmp_path: Path) -> Any:
 def test_an_exchange_takes_in_what_was_seen_and_hands_over_what_is_booked(store: BookingStore) -> None:
     fleet: Any = OneHost(ANSWERS)
     done = exchange_with_agents(fleet, store)
-    assert (done.hosts, done.problems, done.freed) == (("gpu-a",), {}, ())
+    assert (done.hosts, done.problems, done.released) == (("gpu-a",), {}, ())
     method, params = fleet.asked[-1]
     assert (method, params["host"]) == ("bookings.snapshot", "gpu-a")
     assert [one.owner for one in parse(params["snapshot"]).bookings] == ["kim"]

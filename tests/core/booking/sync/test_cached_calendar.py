@@ -36,23 +36,23 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
         return Calendar(team.url("kim"), "kim", tmp_path / "kept.json", open_it=opened, monotonic=lambda: monotonic[0])
 
     first = calendar()
-    told: list[str] = []
+    notified: list[str] = []
     changed = threading.Event()
 
     def on_change(what: str) -> None:
-        told.append(what)
+        notified.append(what)
         changed.set()
 
     watch = team.open("lee").watch(on_change)
     try:
         # Changes before LISTEN are not notified, so that everything counts as changed.
         assert changed.wait(WITHIN_S)
-        assert told == ["all"]
-        told.clear()
+        assert notified == ["all"]
+        notified.clear()
         changed.clear()
         made = first.store().book(draft("a0", 1, 2))
         assert changed.wait(WITHIN_S)
-        assert set(told) == {"bookings"}
+        assert set(notified) == {"bookings"}
         assert first.view(NOW, NOW + DAY).bookings == (made,)
         assert (tmp_path / "kept.json").stat().st_mode & 0o777 == 0o600
 
@@ -77,7 +77,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
         assert (again.bookings, again.is_live, age(again, team.clock.now)) == ((made,), True, "")
         first.store().book(draft("a1", 1, 2))
         assert changed.wait(WITHIN_S)
-        assert "all" in told
+        assert "all" in notified
     finally:
         watch.close()
         first.close()

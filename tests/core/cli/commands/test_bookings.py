@@ -67,9 +67,9 @@ def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
     return error
 
 
-def proposed(told: str) -> list[str]:
+def proposed(output: str) -> list[str]:
     """The arguments of the command at the end of a refusal."""
-    return shlex.split(told[told.index("`torchyard ") + len("`torchyard ") : told.rindex("`")])
+    return shlex.split(output[output.index("`torchyard ") + len("`torchyard ") : output.rindex("`")])
 
 
 def test_gpus_are_booked_listed_shown_extended_and_let_go(kim: Desktop) -> None:
@@ -81,9 +81,9 @@ def test_gpus_are_booked_listed_shown_extended_and_let_go(kim: Desktop) -> None:
     assert "gpu-a:0-1, gpu-b:0-3" in listed.stdout
     assert "only on this computer" in listed.stderr
     assert "a paper" in torchyard(kim, "bookings", "show", booked["id"][:6]).stdout
-    told = torchyard(kim, "bookings", "history", booked["id"][:6]).stdout
-    assert "kim (" in told
-    assert "made it" in told
+    output = torchyard(kim, "bookings", "history", booked["id"][:6]).stdout
+    assert "kim (" in output
+    assert "made it" in output
     (made,) = answer(kim, "bookings", "history", booked["id"])
     assert (made["person"], made["kind"]) == ("kim", "made")
     assert {"field": "ends", "before": None, "after": booked["end"]} in made["fields"]
@@ -109,8 +109,8 @@ def test_words_of_an_end_count_from_now_and_the_whole_interval_is_printed(kim: D
     for words in (["tomorrow 9", "tomorrow 17"], ["내일 오후 6시", "내일 오후 8시"]):
         booked = answer(kim, "book", "gpu-a:0", "--from", words[0], "--to", words[1])
         assert datetime.fromisoformat(booked["end"]) - datetime.fromisoformat(booked["start"]) <= timedelta(hours=8)
-    told = torchyard(kim, "book", "gpu-a:1", "--from", f"{TUESDAY} 22:00", "--to", "1h30m").stdout
-    assert f" from Tue {TUESDAY} 22:00 to Tue {TUESDAY} 23:30 (Europe/Berlin, 90 min)." in told
+    output = torchyard(kim, "book", "gpu-a:1", "--from", f"{TUESDAY} 22:00", "--to", "1h30m").stdout
+    assert f" from Tue {TUESDAY} 22:00 to Tue {TUESDAY} 23:30 (Europe/Berlin, 90 min)." in output
     year = TODAY.year if TODAY.month < 3 else TODAY.year + 1
     sunday = next(day for day in (datetime(year, 3, number) for number in range(31, 24, -1)) if day.weekday() == 6)
     error = refused(kim, "book", "gpu-a:1", "--from", f"{sunday:%Y-%m-%d} 02:30", "--to", "03:30", code=2)
@@ -120,36 +120,36 @@ def test_words_of_an_end_count_from_now_and_the_whole_interval_is_printed(kim: D
 def test_a_clash_says_whose_when_and_the_command_that_books_the_nearest(kim: Desktop) -> None:
     torchyard(kim, "book", "gpu-a:0-1", "--from", "tomorrow 9", "--to", "17:00", "--title", "digits")
     wish = ("book", "gpu-a:1-2", "--from", "tomorrow 10", "--to", "+2h", "--title", "it's ours", "--stop-at-end")
-    told = torchyard(kim, *wish, code=1).stderr
-    assert "gpu-a:1 is booked by you ('digits') from" in told
-    assert "09:00 to 17:00" in told
+    output = torchyard(kim, *wish, code=1).stderr
+    assert "gpu-a:1 is booked by you ('digits') from" in output
+    assert "09:00 to 17:00" in output
 
     error = refused(kim, *wish)
     assert error["code"] == "conflict"
     assert error["conflict"]["clashing"][0]["names"] == "gpu-a:1"
 
-    nearest = answer(kim, *proposed(told))
+    nearest = answer(kim, *proposed(output))
     assert nearest["gpus"] == error["conflict"]["nearest"][0]["gpus"]
     assert nearest["start"] == error["conflict"]["nearest"][0]["start"]
     assert (nearest["title"], nearest["stop_at_end"]) == ("it's ours", True)
 
 
-def test_a_booking_that_cannot_be_moved_there_is_told_how_it_can_be_moved_elsewhere(kim: Desktop) -> None:
+def test_a_booking_that_cannot_be_moved_there_gets_the_command_that_moves_it_elsewhere(kim: Desktop) -> None:
     torchyard(kim, "book", "gpu-a:0", "--from", "tomorrow 9", "--to", "17:00")
     mine = answer(kim, "book", "gpu-a:0", "--from", "tomorrow 18", "--to", "20:00", "--title", "digits")
-    told = torchyard(kim, "bookings", "change", mine["id"], "--from", "tomorrow 10", code=1).stderr
-    moved = answer(kim, *proposed(told))
+    output = torchyard(kim, "bookings", "change", mine["id"], "--from", "tomorrow 10", code=1).stderr
+    moved = answer(kim, *proposed(output))
     assert (moved["id"], moved["title"]) == (mine["id"], "digits")
     assert len(answer(kim, "bookings", "list")) == 2
 
     running = answer(kim, "book", "gpu-a:1", "--to", "+2h")
     torchyard(kim, "book", "gpu-a:1", "--from", "+2h", "--to", "+4h")
-    told = torchyard(kim, "bookings", "change", running["id"], "--extend", "1h", code=1).stderr
-    assert "change" not in proposed(told)  # it has begun: it cannot be moved any more
+    output = torchyard(kim, "bookings", "change", running["id"], "--extend", "1h", code=1).stderr
+    assert "change" not in proposed(output)  # it has begun: it cannot be moved any more
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "exit_code", "said"),
+    ("arguments", "code", "exit_code", "reason"),
     [
         (["gpu-a:0", "--from", "+3h", "--to", "now"], "end_before_start", 1, "end after its start"),
         (["gpu-a:0", "--from", "2026-01-05 09:00", "--to", "+2h"], "past", 1, "earliest start is now"),
@@ -164,11 +164,11 @@ def test_a_booking_that_cannot_be_moved_there_is_told_how_it_can_be_moved_elsewh
     ],
 )
 def test_what_cannot_be_booked_is_a_sentence_with_the_nearest_way(
-    kim: Desktop, arguments: list[str], code: str, exit_code: int, said: str
+    kim: Desktop, arguments: list[str], code: str, exit_code: int, reason: str
 ) -> None:
     error = refused(kim, "book", *arguments, code=exit_code)
     assert error["code"] == code
-    assert said in f"{error['message']} {error['hint']}"
+    assert reason in f"{error['message']} {error['hint']}"
 
 
 def test_a_quota_that_is_exceeded_says_how_much_is_left(kim: Desktop) -> None:
@@ -183,8 +183,8 @@ def test_a_rule_that_there_is_not_is_named_with_the_nearest(kim: Desktop, tmp_pa
     assert "longest_h" in done.stderr
     assert answer(kim, "bookings", "rules")["longest_h"] == 168
     (tmp_path / "rules.yaml").write_text("longest_h: 48\n", encoding="utf-8")
-    said = answer(kim, "bookings", "rules", "--file", "-", stdin=tmp_path / "rules.yaml")
-    assert said["longest_h"] == 48
+    reason = answer(kim, "bookings", "rules", "--file", "-", stdin=tmp_path / "rules.yaml")
+    assert reason["longest_h"] == 48
 
 
 def test_repeated_bookings_are_all_or_nothing_or_the_free_ones(kim: Desktop) -> None:
@@ -259,19 +259,19 @@ HOPELESS = [
 ]
 
 
-def test_where_nothing_can_ever_be_booked_it_says_why_and_nobody_waits_for_it(kim: Desktop) -> None:
-    for rules, wish, code, said in HOPELESS:
+def test_where_nothing_can_ever_be_booked_the_reason_is_printed_and_the_waitlist_stays_empty(kim: Desktop) -> None:
+    for rules, wish, code, reason in HOPELESS:
         if rules:
             torchyard(kim, "bookings", "rules", *(word for rule in rules for word in ("--set", rule)))
         error = answer(kim, "bookings", "find", *wish, code=1)["error"]
         assert error["code"] == code
-        assert said in f"{error['message']} {error['hint']}"
+        assert reason in f"{error['message']} {error['hint']}"
         assert "waitlist" not in error["hint"]
     assert refused(kim, "bookings", "wait", *wish)["code"] == "quota"
     assert answer(kim, "bookings", "waitlist") == []
 
 
-def test_where_only_bookings_are_in_the_way_one_is_told_to_wait(kim: Desktop) -> None:
+def test_where_only_bookings_are_in_the_way_the_waitlist_is_proposed(kim: Desktop) -> None:
     torchyard(kim, "book", "gpu-a:*", "gpu-b:*", "--to", "+5d")
     error = refused(kim, "bookings", "find", "4", "--for", "3h", "--to", "+4d")
     advised = (
@@ -287,8 +287,8 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert waiting["state"] == "waiting"
     assert [one["id"] for one in answer(kim, "bookings", "waitlist")] == [waiting["id"]]
 
-    told = torchyard(kim, "bookings", "release", held["id"])
-    assert "kim waited for this" in told.stderr
+    output = torchyard(kim, "bookings", "release", held["id"])
+    assert "kim waited for this" in output.stderr
     (one,) = answer(kim, "bookings", "waitlist", "--all")
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
@@ -298,8 +298,8 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     for given_up in (["cancel"], ["change", "--to", "+2d"]):
         held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
         answer(kim, "bookings", "wait", "8", "--for", "3h", "--from", "+12d", "--to", "+2d", "--any-hosts")
-        told = torchyard(kim, "bookings", given_up[0], held["id"], *given_up[1:])
-        assert "kim waited for this" in told.stderr
+        output = torchyard(kim, "bookings", given_up[0], held["id"], *given_up[1:])
+        assert "kim waited for this" in output.stderr
         for one in answer(kim, "bookings", "list", "--from", "+10d"):
             torchyard(kim, "bookings", "cancel", one["id"])
 
@@ -315,10 +315,10 @@ def test_who_does_not_use_a_booking_is_warned_before_it_frees_itself(kim: Deskto
     store = open_store(f"sqlite:///{kim.home / 'bookings.sqlite3'}", "kim")
     store.record_idle([IdleEvidence(booked["id"], start, start + timedelta(seconds=5))])
     store.close()
-    told = torchyard(kim, "status").stderr
+    output = torchyard(kim, "status").stderr
     frees_at = (start + timedelta(minutes=10)).astimezone(ZoneInfo("Europe/Berlin"))
-    assert "Your booking is idle and will be released at " in told
-    assert f"{frees_at:%H:%M}: {booked['id']}" in told
+    assert "Your booking is idle and will be released at " in output
+    assert f"{frees_at:%H:%M}: {booked['id']}" in output
     assert [one["id"] for one in answer(kim, "bookings", "list")] == [booked["id"]]
 
 
@@ -350,8 +350,8 @@ def test_bookings_go_to_other_calendars_and_come_back(kim: Desktop, tmp_path: Pa
 def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_path: Path) -> None:
     torchyard(kim, "bookings", "rules", "--set", "furthest_days=null")
     far = answer(kim, "book", "gpu-a:0", "--from", f"{TODAY.year + 3}-07-01 09:00", "--to", "+2h")
-    told = torchyard(kim, "bookings", "show", far["id"][:8]).stdout
-    assert f"{TODAY.year + 3}-07-01 09:00 to " in told
+    output = torchyard(kim, "bookings", "show", far["id"][:8]).stdout
+    assert f"{TODAY.year + 3}-07-01 09:00 to " in output
     assert answer(kim, "bookings", "export")["bookings"] == 1
     assert answer(kim, "bookings", "change", far["id"][:8], "--extend", "1h")["id"] == far["id"]
     assert refused(kim, "bookings", "show", "b%", code=2)["code"] == "no_such_booking"
@@ -379,7 +379,7 @@ def test_logins_stand_for_persons(kim: Desktop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("booking_url: sqlite:///x\n", "did you mean `bookings_url`"),
         ("zone: Europe/Berln\n", "did you mean `Europe/Berlin`"),
@@ -387,10 +387,10 @@ def test_logins_stand_for_persons(kim: Desktop) -> None:
         ("bookings_url: postgresql+psycopg://kim:secret@db/x\n", "password"),
     ],
 )
-def test_wrong_settings_are_a_sentence_and_no_command_goes_on(kim: Desktop, text: str, said: str) -> None:
+def test_wrong_settings_are_a_sentence_and_no_command_goes_on(kim: Desktop, text: str, reason: str) -> None:
     (kim.home / "settings.yaml").write_text(text)
     done = torchyard(kim, "bookings", "wait", "1", "--for", "2h", code=2)
-    assert said in done.stderr
+    assert reason in done.stderr
     assert not (kim.home / "bookings.sqlite3").exists()
 
 
@@ -471,14 +471,14 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
         assert "digits" in torchyard(desktop, "bookings", "show", booked["id"], code=3).stdout
         for one in (desktop, unknown):
             one.fleet_file.write_text("version: 1\nhosts:\n  - {name: gpu-a, address: 127.0.0.1, port: 1}\n")
-        told = torchyard(desktop, "status", code=3)  # the host is away as well
-        (line,) = [line for line in told.stdout.splitlines() if line.startswith("gpu-a  0")]
+        output = torchyard(desktop, "status", code=3)  # the host is away as well
+        (line,) = [line for line in output.stdout.splitlines() if line.startswith("gpu-a  0")]
         assert "kim until" in line
-        assert "as of " in told.stderr
-        # Who has seen nothing of it is not told that anything is free.
-        told = torchyard(unknown, "status", code=3)
-        assert "Free now" not in told.stdout
-        assert "does not answer" in told.stderr
+        assert "as of " in output.stderr
+        # A desktop without a copy of the calendar shows nothing as free.
+        output = torchyard(unknown, "status", code=3)
+        assert "Free now" not in output.stdout
+        assert "does not answer" in output.stderr
         with_fleet(desktop, bookings_url=server.url("kim", "team"))
 
         server.start()

@@ -1,6 +1,6 @@
 """Calendars that a command must leave alone: of a newer Torchyard, closed to its role, or of another time.
 
-Each is told with a sentence, the way out and an exit code, and no row of the database is another afterwards.
+Each error has a sentence, the way out and an exit code, and no row of the database has changed afterwards.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def contents(sql: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
     return {name: sql(f"SELECT * FROM {name} ORDER BY 1, 2") for name in metadata.tables if name != "alembic_version"}
 
 
-def told(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
+def error_of(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
     """The error of a command; asserts that stderr has its message, too."""
     done = torchyard(desktop, *arguments, "--json", code=code)
     error: dict[str, Any] = json.loads(done.stdout)["error"]
@@ -92,16 +92,16 @@ def test_a_calendar_of_a_newer_torchyard_is_left_alone(
     assert len(before["bookings"]) == 1
 
     for command in (*ASKING, *CHANGING, ["bookings", "cancel", booked["id"]]):
-        error = told(kim, *command)
+        error = error_of(kim, *command)
         assert error["code"] == "store_too_new"
         assert error["message"].endswith("was made by a newer Torchyard than this one; nothing was changed.")
         assert "pip install --upgrade torchyard" in error["hint"]
     own = with_fleet(make_desktop(), person="kim")
     answer(own, "book", "gpu-a:1", "--to", "+4h")
-    assert told(own, "bookings", "move-to", url, "-y")["code"] == "store_too_new"
+    assert error_of(own, "bookings", "move-to", url, "-y")["code"] == "store_too_new"
     (kim.directory / "train.yaml").write_text(TRAINING)
     assert "made by a newer Torchyard" in torchyard(kim, "run", "train.yaml", "--book", "2h", code=1).stderr
-    # What runs where is told without it; what is free is not.
+    # The runs are listed without the calendar; the free GPUs are not.
     kim.fleet_file.write_text("version: 1\nhosts: []\n")
     assert "made by a newer Torchyard" in torchyard(kim, "status", code=1).stderr
 
@@ -132,7 +132,7 @@ def test_rules_that_cannot_be_read_are_an_error_of_the_calendar_alone(
     answer(kim, "book", "gpu-a:0", "--to", "+4h")
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("INSERT INTO rules VALUES (1, '{')")
-    assert told(kim, "bookings", "rules")["code"] == "store_unreadable"
+    assert error_of(kim, "bookings", "rules")["code"] == "store_unreadable"
     kim.fleet_file.write_text("version: 1\nhosts: []\n")
     done = torchyard(kim, "status")
     assert "the calendar was not brought up to date" in done.stderr
@@ -142,12 +142,12 @@ def test_rules_that_cannot_be_read_are_an_error_of_the_calendar_alone(
 def test_a_newer_teams_calendar_is_not_set_up_again(server: Cluster, make_desktop: MakeDesktop) -> None:
     on_server(server, "UPDATE alembic_version SET version_num = '9999'")
     roles = on_server(server, "SELECT rolname FROM pg_roles ORDER BY 1")
-    error = told(make_desktop(), "bookings", "setup-team", server.url(OWNER, "team"), "--member", "mia")
+    error = error_of(make_desktop(), "bookings", "setup-team", server.url(OWNER, "team"), "--member", "mia")
     assert error["code"] == "store_too_new"
     assert on_server(server, "SELECT rolname FROM pg_roles ORDER BY 1") == roles
 
 
-def test_a_role_without_rights_is_told_who_gives_them(server: Cluster, make_desktop: MakeDesktop) -> None:
+def test_the_refusal_of_a_role_without_rights_names_who_gives_them(server: Cluster, make_desktop: MakeDesktop) -> None:
     kim = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
     booked = answer(kim, "book", "gpu-a:0", "--to", "+4h")
     on_server(server, "CREATE ROLE stranger LOGIN")
@@ -155,17 +155,21 @@ def test_a_role_without_rights_is_told_who_gives_them(server: Cluster, make_desk
         before = contents(lambda statement: on_server(server, statement))
         stranger = with_fleet(make_desktop(), bookings_url=server.url("stranger", "team"))
         for command in (*ASKING, *CHANGING, ["bookings", "cancel", booked["id"]]):
-            error = told(stranger, *command)
+            error = error_of(stranger, *command)
             assert error["code"] == "no_rights"
             assert "your role `stranger` is no member of the team" in error["message"]
             assert "setup-team URL --member NAME" in error["hint"]
-        # What is the admins' to do is refused to a member, who is told so.
+        # Commands of admins are refused to a member with the reason.
         for command in CHANGING[2:]:
-            assert "only an admin can change" in told(kim, *command)["message"]
+            assert "only an admin can change" in error_of(kim, *command)["message"]
         own = with_fleet(make_desktop(), person="kim")
         answer(own, "book", "gpu-a:1", "--to", "+4h")
-        assert "only an admin can move" in told(own, "bookings", "move-to", server.url("kim", "team"), "-y")["message"]
-        assert told(kim, "bookings", "setup-team", server.url("kim", "team"), "--member", "mia")["code"] == "no_rights"
+        assert (
+            "only an admin can move" in error_of(own, "bookings", "move-to", server.url("kim", "team"), "-y")["message"]
+        )
+        assert (
+            error_of(kim, "bookings", "setup-team", server.url("kim", "team"), "--member", "mia")["code"] == "no_rights"
+        )
         assert contents(lambda statement: on_server(server, statement)) == before
     finally:
         on_server(server, "DROP ROLE stranger")

@@ -116,7 +116,7 @@ def test_two_deploys_at_the_same_time_start_one_daemon(desktop: Desktop, lab3: L
     assert [[found["agent"]["pid"]] for found in outputs[0]] == [daemons_on(host) for host in lab3.hosts]
 
 
-def test_a_host_that_is_down_is_told_and_the_others_are_deployed(desktop: Desktop, lab3: Lab) -> None:
+def test_a_host_that_is_down_is_reported_and_the_others_are_deployed(desktop: Desktop, lab3: Lab) -> None:
     lab3["gpu-b"].stop_sshd()
     done = torchyard(desktop, "deploy", code=3)
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["gpu-a", "gpu-c"]

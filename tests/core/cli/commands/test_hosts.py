@@ -185,27 +185,27 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
         "noisy": "degraded",  # its own Python has no torch
         "csh": "ready",
     }
-    told = {
+    output = {
         name: " ".join(f"{problem['message']} {problem['hint']}" for problem in check["problems"])
         for name, check in checks.items()
     }
-    assert "refused" in told["closed"]
-    assert "Is it up" in told["destroyed"]
-    assert hosts["unknown"].host_key_fingerprint in told["unknown"]
-    assert "hosts trust unknown" in told["unknown"]
-    assert hosts["changed"].host_key_fingerprint in told["changed"]
-    assert "nobody-here" in told["stranger"]
-    assert "agent_python" in told["bare"]
-    assert "3.6.15" in told["aged"]
-    assert "torch" in told["noisy"]
-    assert all(checks[name]["agent"] is None for name in told if checks[name]["state"] not in ("ready", "degraded"))
-    # Each host is told as it comes, in plain lines where there is no terminal.
+    assert "refused" in output["closed"]
+    assert "Is it up" in output["destroyed"]
+    assert hosts["unknown"].host_key_fingerprint in output["unknown"]
+    assert "hosts trust unknown" in output["unknown"]
+    assert hosts["changed"].host_key_fingerprint in output["changed"]
+    assert "nobody-here" in output["stranger"]
+    assert "agent_python" in output["bare"]
+    assert "3.6.15" in output["aged"]
+    assert "torch" in output["noisy"]
+    assert all(checks[name]["agent"] is None for name in output if checks[name]["state"] not in ("ready", "degraded"))
+    # Each host is reported as it answers, in plain lines without a terminal.
     assert "fine: ready" in done.stderr
     assert "changed: key changed" in done.stderr
     # Where only something is wrong with a host that answers, the exit code is another.
-    people = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
-    assert "degraded" in people.stdout
-    assert re.search(r"^noisy: torch is not installed for \S+\. Set `python` of this host", people.stdout, re.MULTILINE)
+    result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
+    assert "degraded" in result.stdout
+    assert re.search(r"^noisy: torch is not installed for \S+\. Set `python` of this host", result.stdout, re.MULTILINE)
     # Discovered facts are a cache: a full disk does not prevent the use of the host.
     facts = desktop.home / "facts.json"
     facts.unlink()
@@ -272,10 +272,10 @@ def test_a_host_is_trusted_by_its_fingerprint_and_again_after_its_key_changed(de
     assert states(answer(desktop, "hosts", "check")) == dict.fromkeys(("gpu-a", "gpu-b", "gpu-c"), "ready")
 
     host.change_host_key()
-    told = torchyard(desktop, "hosts", "trust", "gpu-a", "-y").stdout
-    assert before in told
-    assert host.host_key_fingerprint in told
-    assert "reinstalled" in told
+    output = torchyard(desktop, "hosts", "trust", "gpu-a", "-y").stdout
+    assert before in output
+    assert host.host_key_fingerprint in output
+    assert "reinstalled" in output
     assert states(answer(desktop, "hosts", "check", "gpu-a")) == {"gpu-a": "ready"}
     assert len(desktop.known_hosts.read_text().splitlines()) == 3
 

@@ -32,9 +32,9 @@ def test_import_prints_a_topology_and_says_what_stayed_behind(desktop: Desktop, 
     assert topology is not None
     assert [pool.replicas for pool in topology.pools] == [1, 4, 2, 1]
     assert f"{file}:16: `packageUris` is left out" in done.stderr
-    said = answer(desktop, "import", "cloudml", file)
-    assert said["topology"] == topology.as_data()
-    assert {"message", "line"} == set(said["remarks"][0])
+    output = answer(desktop, "import", "cloudml", file)
+    assert output["topology"] == topology.as_data()
+    assert {"message", "line"} == set(output["remarks"][0])
 
 
 def test_import_and_export_write_files_that_the_other_reads(desktop: Desktop, tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_each_command_that_takes_a_file_reads_stdin_where_it_is_a_dash(desktop: 
     for command in (["validate"], ["plan"], ["run"], ["import", "singa"], ["export", "singa"]):
         assert "stdin: the file is empty." in torchyard(desktop, *command, "-", code=2).stderr
     (tmp_path / "no.yaml").write_text(samples.WHOLE.replace("role: ps", "role: pss"), encoding="utf-8")
-    said = torchyard(desktop, "run", "-", code=1, stdin=tmp_path / "no.yaml").stderr
-    assert "stdin:5: error wrong-value" in said
+    output = torchyard(desktop, "run", "-", code=1, stdin=tmp_path / "no.yaml").stderr
+    assert "stdin:5: error wrong-value" in output
 
 
 def test_a_document_of_another_format_ends_with_2(desktop: Desktop, tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ def test_what_a_system_would_refuse_is_refused_with_the_line_and_what_is_allowed
     desktop: Desktop, tmp_path: Path
 ) -> None:
     file = tmp_path / "doc"
-    for name, text, said in REFUSED:
+    for name, text, output in REFUSED:
         file.write_text(text, encoding="utf-8")
         done = torchyard(desktop, "import", name, file, code=2)
         assert done.stdout == ""
-        assert f"{file}:{said}" in " ".join(done.stderr.split()), done.stderr
+        assert f"{file}:{output}" in " ".join(done.stderr.split()), done.stderr
 
 
 def test_export_takes_its_options(desktop: Desktop, tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_export_of_a_topology_with_errors_says_them_and_ends_with_1(desktop: Des
     done = torchyard(desktop, "export", "slurm", file, code=1)
     assert done.stdout == ""
     assert f"{file}:13: error strategy-needs" in done.stderr
-    said = answer(desktop, "export", "slurm", file, code=1)
-    assert (said["text"], said["problems"][0]["code"]) == (None, "strategy-needs")
+    output = answer(desktop, "export", "slurm", file, code=1)
+    assert (output["text"], output["problems"][0]["code"]) == (None, "strategy-needs")
 
 
 def test_presets_are_listed_and_shown_as_topologies(desktop: Desktop) -> None:

@@ -159,10 +159,10 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
 
     assert (shown["run_id"], shown["fresh"], shown["state"]) == (run_id, False, "starting")
     assert set(shown) == SHOWN_KEYS
-    told = torchyard(desktop, "runs", "list", code=3)
-    assert "gpu-a" in told.stderr
-    assert "gpu-c" in told.stderr  # which has no agent
-    assert run_id in told.stdout
+    result = torchyard(desktop, "runs", "list", code=3)
+    assert "gpu-a" in result.stderr
+    assert "gpu-c" in result.stderr  # which has no agent
+    assert run_id in result.stdout
     assert "refused" in torchyard(desktop, "runs", "logs", run_id, code=3).stderr
     assert "refused" in torchyard(desktop, "runs", "stop", run_id, code=3).stderr
     # A desktop that has never heard of the run cannot say that there is none.
@@ -172,7 +172,7 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
 
 
 @pytest.mark.usefixtures("bare_hosts")
-def test_runs_that_nobody_knows_and_names_that_fit_several(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_unknown_runs_and_names_that_fit_several(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     error = answer(desktop, "runs", "show", "nothing", code=2)["error"]
     assert error["code"] == "no_run"
     assert "torchyard runs list" in error["hint"]
@@ -185,7 +185,7 @@ def test_runs_that_nobody_knows_and_names_that_fit_several(desktop: Desktop, lab
     assert answer(desktop, "runs", "stop", "", code=2)["error"]["code"] == "no_run"
 
 
-def test_output_that_nobody_reads_to_the_end_is_no_error(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_output_that_is_not_read_to_the_end_is_no_error(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     run_id = detached(desktop, sleeping(tmp_path / "much", seconds=0, hosts=["gpu-a"], lines=20_000))
     torchyard(desktop, "runs", "logs", run_id, "-f")
     reading = desktop.start("runs", "logs", run_id)

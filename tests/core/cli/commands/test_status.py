@@ -21,13 +21,13 @@ def test_status_shows_replicas_and_the_hosts_that_do_not_answer(desktop: Desktop
     # It is looked at once a second.
     wait_until(lambda: f"{run_id}/worker-0" in torchyard(desktop, "status", code=3).stdout)
 
-    told = torchyard(desktop, "status", code=3).stdout.splitlines()
+    printed = torchyard(desktop, "status", code=3).stdout.splitlines()
 
-    by_host = {line.split()[0]: line for line in told[1:4]}
+    by_host = {line.split()[0]: line for line in printed[1:4]}
     assert f"{run_id}/worker-0" in by_host["gpu-a"]
     assert by_host["gpu-b"].split()[2:4] == ["agent", "missing"]
     assert "unreachable" in by_host["gpu-c"]
-    assert any("torchyard deploy gpu-b" in line for line in told[4:])
+    assert any("torchyard deploy gpu-b" in line for line in printed[4:])
     busy, without, silent = answer(desktop, "status", code=3)
     assert busy["state"] == "ready"
     assert list(busy["replicas"]) == [f"{run_id}/worker-0"]

@@ -100,13 +100,13 @@ def test_plan_tells_where_each_replica_would_run(desktop: Desktop, tmp_path: Pat
     assert chief["command"] == ["/opt/torch/bin/python", "train.py", "--epochs", "2"]
     assert chief["env"]["TOKEN"] == "***"
 
-    people = torchyard(desktop, "plan", file)
-    rows = [line.split() for line in people.stdout.splitlines()]
+    result = torchyard(desktop, "plan", file)
+    rows = [line.split() for line in result.stdout.splitlines()]
     assert rows[0] == ["REPLICA", "ROLE", "RANKS", "GANG", "HOST", "GPUS", "COMMAND"]
     assert rows[1][:6] == ["chief-0", "chief", "0-1", "trainers", "gpu-a", "0-1"]
     assert rows[2][:6] == ["worker-0", "worker", "2", "trainers", "gpu-b", "-"]
-    assert "warning unchecked-host" in people.stderr
-    assert "gpu-b" in people.stderr
+    assert "warning unchecked-host" in result.stderr
+    assert "gpu-b" in result.stderr
 
     one = torchyard(desktop, "plan", file, "--show", "chief-0").stdout
     assert one.startswith("/opt/torch/bin/python train.py --epochs 2\n")

@@ -65,5 +65,5 @@ PROCESS = {"program": "train\x1b[2J", "pid": 7, "user": "lee", "gpus": ["GPU-1",
         ),
     ],
 )
-def test_an_act_is_told_in_plain_words(act: dict[str, Any], what: str, by: str, details: str) -> None:
+def test_an_act_is_shown_in_plain_words(act: dict[str, Any], what: str, by: str, details: str) -> None:
     assert row("gpu-a", {**NOBODY, **act}) == ["later", "gpu-a", what, by, details]

@@ -24,7 +24,7 @@ def shown(**metrics: dict[str, float | None]) -> dict[str, Any]:
         "hosts": ["gpu-a"],
         "asked": [],
         "replicas": replicas,
-        "metrics": {name.replace("_", "-"): told for name, told in metrics.items()},
+        "metrics": {name.replace("_", "-"): reported for name, reported in metrics.items()},
     }
 
 
@@ -33,8 +33,8 @@ def cells(text: str, replica: str) -> list[str]:
 
 
 def test_columns_are_there_where_a_replica_has_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {"step": 12.0, "loss": 0.5, "exchange_s": 0.012, "wait_s": 1.5, "staleness": 2.0}
-    print_run(shown(worker_0=told))
+    reported = {"step": 12.0, "loss": 0.5, "exchange_s": 0.012, "wait_s": 1.5, "staleness": 2.0}
+    print_run(shown(worker_0=reported))
     text = capsys.readouterr().out
     head = next(line for line in text.splitlines() if line.startswith("REPLICA"))
     assert head.split()[5:] == ["STEP", "LOSS", "SAMPLES/S", "EXCHANGE", "WAITING", "STALE", "REASON"]
@@ -63,6 +63,6 @@ def test_what_scripts_report_by_names_of_their_own_is_a_line_each(capsys: pytest
     assert "accuracy" not in "".join(lines[:-1])
 
 
-def test_a_run_that_told_none_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_reports_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     print_run(shown(worker_0={"step": 12.0}))
     assert "EXCHANGE" not in capsys.readouterr().out

@@ -96,7 +96,7 @@ def test_the_rate_is_each_trainers_where_several_train(show: Show) -> None:
     assert "each" not in shown
 
 
-def test_a_loss_that_is_not_finite_is_said_so(show: Show) -> None:
+def test_a_loss_that_is_not_finite_is_shown_as_such(show: Show) -> None:
     shown = show(RUNNING, {**report("chief-0", step=7, throughput=640.0), "not_finite": ["loss"]})
 
     assert "step 7, loss NaN, 640 samples/s" in shown

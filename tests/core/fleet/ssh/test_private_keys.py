@@ -50,7 +50,7 @@ def test_a_public_key_alone_is_no_key_to_log_in_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", b"\x00\xff" * 99])
-def test_rubbish_is_told_as_such(tmp_path: Path, content: bytes) -> None:
+def test_rubbish_is_reported_as_such(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
     with pytest.raises(BadKey, match=r"key .*key is malformed"):

@@ -56,15 +56,15 @@ def test_a_path_that_loses_large_packets_is_not_taken_for_a_flooded_server(
 ) -> None:
     monkeypatch.setattr(dialer, "HANDSHAKE_TIMEOUT_S", 1.0)
     with server(closes=False) as port:
-        told = refusal(port, tmp_path)
-    assert f"gpu-a (127.0.0.1:{port}) sends its SSH banner and then nothing more" in told.message
-    assert "MTU" in told.hint
-    assert "ping -M do -s 1472 127.0.0.1" in told.hint
+        error = refusal(port, tmp_path)
+    assert f"gpu-a (127.0.0.1:{port}) sends its SSH banner and then nothing more" in error.message
+    assert "MTU" in error.hint
+    assert "ping -M do -s 1472 127.0.0.1" in error.hint
 
 
 def test_a_server_that_closes_before_the_login_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialer, "DROPS_FOR_S", 0.5)
     with server(closes=True) as port:
-        told = refusal(port, tmp_path)
-    assert "accepts the connection and closes it before the login" in told.message
-    assert "MaxStartups" in told.hint
+        error = refusal(port, tmp_path)
+    assert "accepts the connection and closes it before the login" in error.message
+    assert "MaxStartups" in error.hint

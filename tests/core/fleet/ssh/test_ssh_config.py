@@ -123,12 +123,12 @@ def test_what_is_written_first_of_jump_and_command_counts() -> None:
     assert route("Host gpu-a\n ProxyCommand none\nHost *\n ProxyCommand nc %h %p\n").proxy_command == ""
 
 
-def test_jumps_that_lead_in_a_circle_are_told_with_the_circle() -> None:
-    with pytest.raises(Unreachable) as told:
+def test_the_error_of_circular_jumps_names_the_circle() -> None:
+    with pytest.raises(Unreachable) as caught:
         route("Host *\n  ProxyJump bastion\n  User lee\n")
 
-    assert "circle: gpu-a:22 through bastion:22 through bastion:22" in told.value.message
-    assert "ProxyJump none" in told.value.hint
+    assert "circle: gpu-a:22 through bastion:22 through bastion:22" in caught.value.message
+    assert "ProxyJump none" in caught.value.hint
 
 
 def test_a_jump_that_cannot_be_understood_is_named() -> None:
@@ -206,7 +206,7 @@ def test_comments_quotes_and_a_byte_order_mark_do_no_harm(user_home: Path) -> No
     assert (found.user, found.identity_files) == ("lee", (str(user_home / ".ssh" / "my key"),))
 
 
-def test_a_line_that_is_none_is_told_as_a_mistake_of_that_file() -> None:
+def test_an_invalid_line_is_reported_as_an_error_of_that_file() -> None:
     with pytest.raises(FileProblem, match=r"~/.ssh/config is malformed"):
         route("Host gpu-a\n  Port\n")
     with pytest.raises(Unreachable, match="`many` for port of gpu-a, which is not a number"):

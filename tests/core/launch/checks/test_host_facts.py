@@ -91,8 +91,8 @@ def test_several_replicas_that_train_in_one_folder_are_warned_of() -> None:
 def test_servers_do_not_come_to_the_training_loop_unless_the_command_is_the_users() -> None:
     one = "{name: w, role: worker, replicas: 1}"
     assert shared(one, SERVERS, strategy="{kind: sandblaster}") == []
-    told = shared(one, SERVERS, strategy="{kind: none}", program="{launcher: command, command: [python, a.py]}")
-    assert told == [("gpu-0", True, "3 replicas share the run's working folder")]
+    warnings = shared(one, SERVERS, strategy="{kind: none}", program="{launcher: command, command: [python, a.py]}")
+    assert warnings == [("gpu-0", True, "3 replicas share the run's working folder")]
 
 
 def test_a_strategy_that_the_program_does_not_take_part_in_is_warned_of() -> None:

@@ -37,8 +37,8 @@ def lines(ranks: int = 4, launcher: Launcher = Launcher.TORCH, **measured: Any) 
     return check_conditions("gpu-a", {**FINE, **measured}, launcher, ranks)
 
 
-def of_gpu(**told: Any) -> list[Check]:
-    return [line for line in lines(gpus=[{**GPU, **told}]) if line.name == "gpu"]
+def of_gpu(**measured: Any) -> list[Check]:
+    return [line for line in lines(gpus=[{**GPU, **measured}]) if line.name == "gpu"]
 
 
 def one(found: list[Check], name: str) -> Check:
@@ -88,14 +88,14 @@ def test_a_clock_is_read_without_the_time_that_the_host_took_to_answer() -> None
     assert clock.error == pytest.approx(0.1)
 
 
-def test_one_host_has_nobody_to_agree_with() -> None:
+def test_the_clock_of_a_single_host_is_not_compared() -> None:
     assert clocks(a=99.0) == []
 
 
 # Limits and shared memory
 
 
-def test_few_open_files_are_told_with_what_raises_them() -> None:
+def test_a_low_limit_of_open_files_is_reported_with_the_way_to_raise_it() -> None:
     line = one(lines(limits={"nofile": [256, 4096], "memlock": [None, None]}), "limits")
 
     assert line.severity == "amber"
@@ -120,7 +120,7 @@ def test_memory_that_may_be_locked_matters_to_infiniband_alone() -> None:
 
 
 @pytest.mark.parametrize(("shm", "words"), [({"free": 64 * MIB, "total": 64 * MIB}, "only 64 MiB"), (None, "missing")])
-def test_little_shared_memory_is_told_to_torch_alone(shm: Any, words: str) -> None:
+def test_little_shared_memory_is_a_warning_under_launcher_torch_alone(shm: Any, words: str) -> None:
     line = one(lines(shm=shm), "shm")
 
     assert line.severity == "amber"
@@ -147,7 +147,7 @@ def test_memory_that_can_no_longer_be_replaced_stops_the_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("measured", "words"),
     [
         ({"ecc_errors": 3}, "GPU 1 of gpu-a has had 3 uncorrectable memory errors (ECC)"),
         ({"ecc_errors": None}, "ECC errors of GPU 1 of gpu-a are unknown"),
@@ -156,8 +156,8 @@ def test_memory_that_can_no_longer_be_replaced_stops_the_launch() -> None:
         ({"xids": None}, "XID errors of GPU 1 of gpu-a are unknown"),
     ],
 )
-def test_what_a_gpu_has_suffered_is_a_warning_and_what_is_unknown_is_never_fine(told: Any, words: str) -> None:
-    [line] = of_gpu(**told)
+def test_what_a_gpu_has_suffered_is_a_warning_and_what_is_unknown_is_never_fine(measured: Any, words: str) -> None:
+    [line] = of_gpu(**measured)
 
     assert line.severity == "amber"
     assert words in line.message
@@ -172,7 +172,7 @@ def test_who_uses_a_chosen_gpu_is_named() -> None:
     assert line.message == "GPU 1 of gpu-a is in use by kim (python, PID 4711, 500 MiB)."
 
 
-def test_somebody_who_has_most_of_a_gpu_stops_the_launch() -> None:
+def test_a_process_with_most_of_a_gpu_stops_the_launch() -> None:
     process = {"pid": 4711, "memory_mb": 60_000, "user": "unknown", "program": "unknown"}
 
     [line] = of_gpu(processes=[process])
@@ -185,7 +185,7 @@ def test_somebody_who_has_most_of_a_gpu_stops_the_launch() -> None:
 # Leftovers
 
 
-def test_leftovers_are_told_whether_they_could_be_ended_or_not() -> None:
+def test_leftovers_are_reported_whether_they_could_be_ended_or_not() -> None:
     base = {"run_id": "20260101-1", "ended": [], "left": [], "keeper": False}
     found = lines(
         leftovers=[

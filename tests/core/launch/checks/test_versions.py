@@ -21,7 +21,7 @@ SAME: dict[str, Any] = {
 }
 
 
-def said(**hosts: dict[str, Any]) -> dict[str, str]:
+def messages(**hosts: dict[str, Any]) -> dict[str, str]:
     """Messages by the name of the check, for hosts given by what differs there."""
     lines = check_versions({name: {**SAME, **different} for name, different in hosts.items()})
     assert all(line.ok and line.warning and line.hint for line in lines)
@@ -29,7 +29,7 @@ def said(**hosts: dict[str, Any]) -> dict[str, str]:
 
 
 def test_hosts_that_are_alike_raise_no_line() -> None:
-    assert said(a={}, b={}, c={"python": {"path": "/usr/bin/python3", "version": "3.12.9"}}) == {}
+    assert messages(a={}, b={}, c={"python": {"path": "/usr/bin/python3", "version": "3.12.9"}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -43,25 +43,25 @@ def test_hosts_that_are_alike_raise_no_line() -> None:
     ],
 )
 def test_the_host_that_differs_is_named_first(different: dict[str, Any], name: str, message: str) -> None:
-    assert said(a={}, b=different, c={})[name] == message
+    assert messages(a={}, b=different, c={})[name] == message
 
 
 def test_hosts_without_gpus_have_no_driver_to_compare() -> None:
     without = {"gpus": [], "driver": None, "torch_cuda": None, "driver_cuda": None}
 
-    assert said(a={}, b=without) == {}
+    assert messages(a={}, b=without) == {}
 
 
 def test_many_that_are_alike_are_counted() -> None:
     hosts: dict[str, dict[str, Any]] = {f"gpu-{number}": {} for number in range(9)}
 
-    assert said(**hosts, odd={"torch": "2.9.1"})["torch"] == "odd has torch 2.9.1; the other 9 hosts have 2.13.0."
+    assert messages(**hosts, odd={"torch": "2.9.1"})["torch"] == "odd has torch 2.9.1; the other 9 hosts have 2.13.0."
 
 
-def test_a_driver_too_old_for_its_torch_is_told_with_both() -> None:
+def test_the_warning_of_a_driver_too_old_for_torch_names_both() -> None:
     old = {"torch_cuda": "13.0", "driver_cuda": "12.4", "driver": "550.54.15"}
 
-    message = said(a=old, b=old)["driver"]
+    message = messages(a=old, b=old)["driver"]
 
     assert message == "torch on b is built for CUDA 13.0, but its driver 550.54.15 supports up to 12.4."
 

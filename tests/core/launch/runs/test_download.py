@@ -61,7 +61,7 @@ def test_a_checkpoint_comes_from_the_first_host_that_has_it_and_all_else_from_ev
     }
 
 
-def test_hosts_that_know_nothing_of_the_run_are_left_out_and_others_are_told() -> None:
+def test_hosts_that_know_nothing_of_the_run_are_left_out_and_errors_of_others_are_returned() -> None:
     gone, silent = AgentRefused("gpu-b", "no run", code="no_run"), Unreachable("gpu-c", "gpu-c does not answer.")
     links = {
         "gpu-c": Holder("gpu-c", silent),
@@ -115,7 +115,7 @@ class Endless(Holder):
         return {"data": base64.b64encode(b"x" * 4).decode(), "next": 0, "size": 1 << 60}
 
 
-def test_a_file_ends_where_its_host_said_that_it_would(tmp_path: Path) -> None:
+def test_a_file_ends_at_the_announced_size(tmp_path: Path) -> None:
     files = [{"path": "outputs/model.pt", "size": 10}, {"path": "outputs/empty", "size": 0}]
     link = Endless("gpu-a", {})
     written = fetch_files("r", files, tmp_path, link, lambda *_: None)

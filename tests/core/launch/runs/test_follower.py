@@ -27,10 +27,10 @@ class Desktop:
     closed = False
 
     def __init__(self) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        self.said.append(params)
+        self.sent.append(params)
 
 
 class Link:
@@ -38,8 +38,8 @@ class Link:
 
     host = "gpu-a"
 
-    def __init__(self, said: list[dict[str, Any]]) -> None:
-        self._said = said
+    def __init__(self, sent: list[dict[str, Any]]) -> None:
+        self._sent = sent
         self._take: Callable[[dict[str, Any]], None] = lambda message: None
 
     def listen(self, method: str, take: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
@@ -50,11 +50,11 @@ class Link:
         pass
 
     def call(self, method: str, params: dict[str, Any]) -> None:
-        for message in self._said:
+        for message in self._sent:
             self._take(message)
 
 
-def said_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str, Any]]:
+def sent_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str, Any]]:
     """The journal of a run whose keeper has exited, regularly or not."""
     run = Path(paths.run_dir(str(folder), "gpu-a", RUN))
     run.mkdir(parents=True)
@@ -65,27 +65,27 @@ def said_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str,
     (run / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     desktop = Desktop()
     asyncio.run(subscriptions.follow_state(cast("Connection", desktop), Runs(str(folder), "gpu-a"), RUN, None))
-    return desktop.said
+    return desktop.sent
 
 
-def followed(said: list[dict[str, Any]]) -> list[str]:
-    link = cast("AgentLink", Link(said))
+def followed(sent: list[dict[str, Any]]) -> list[str]:
+    link = cast("AgentLink", Link(sent))
     follower = Follower(RUN, link, lambda host: link, with_telemetry=False)
     return [event["event"] for event in follower.events() if event is not None]
 
 
 @pytest.mark.parametrize("is_older", [False, True])
 def test_a_long_journal_of_a_run_that_has_ended_is_followed_to_its_end(tmp_path: Path, is_older: bool) -> None:
-    said = said_by_daemon(tmp_path, 2 * subscriptions.BATCH + 1, ended=True)
-    assert len(said) == 4
-    assert [message["alive"] for message in said] == [True, True, True, False]
-    if is_older:  # daemons have said so with each piece
-        said = [{**message, "alive": False} for message in said]
-    events = followed(said)
+    sent = sent_by_daemon(tmp_path, 2 * subscriptions.BATCH + 1, ended=True)
+    assert len(sent) == 4
+    assert [message["alive"] for message in sent] == [True, True, True, False]
+    if is_older:  # they sent it with each piece
+        sent = [{**message, "alive": False} for message in sent]
+    events = followed(sent)
     assert len(events) == 2 * subscriptions.BATCH + 1
     assert events[-1] == "run_ended"
 
 
 def test_where_the_journal_has_no_end_the_keeper_has_died(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"the keeper of run .* on gpu-a is gone"):
-        followed(said_by_daemon(tmp_path, 3, ended=False))
+        followed(sent_by_daemon(tmp_path, 3, ended=False))

@@ -98,13 +98,13 @@ def test_a_file_that_is_not_there_leaves_the_document_as_it_was(document: Topolo
 
 
 def test_signals_tell_of_values_and_files(document: TopologyDocument, file: Path) -> None:
-    told: list[str] = []
-    document.changed.connect(lambda: told.append("changed"))
-    document.path_changed.connect(lambda: told.append("path"))
+    emitted: list[str] = []
+    document.changed.connect(lambda: emitted.append("changed"))
+    document.path_changed.connect(lambda: emitted.append("path"))
     document.replace(set_name(document.value, "other"))
     document.save()
     document.open(file)
-    assert told == ["changed", "path", "path", "changed"]
+    assert emitted == ["changed", "path", "path", "changed"]
 
 
 # Text

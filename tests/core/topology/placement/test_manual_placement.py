@@ -74,8 +74,8 @@ def test_a_host_that_was_never_checked_counts_as_able() -> None:
 def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
     pinned = topology("{name: w, role: worker, replicas: 4, gpus: 1}", pins="{worker-3: 'a:0'}")
     hosts = [host("a", 4), host("b", 4, busy=(1,)), host("cpu")]
-    said = drop_refusal(pinned, hosts, ["worker-0"], target)
-    assert said.startswith(reason) if reason else said == ""
+    refusal = drop_refusal(pinned, hosts, ["worker-0"], target)
+    assert refusal.startswith(reason) if reason else refusal == ""
 
 
 def test_the_refusal_of_a_used_gpu_names_its_user() -> None:

@@ -1,7 +1,7 @@
 """The first schema: bookings that cannot overlap, whatever writes them.
 
-SQLite has a trigger that raises, PostgreSQL an exclusion constraint. In PostgreSQL row-level security lets everybody
-read and each write only their own; members never own a table, as owners are exempt from it.
+SQLite has a trigger that raises, PostgreSQL an exclusion constraint. In PostgreSQL row-level security lets all
+roles read and each write only its own rows; members never own a table, as owners are exempt from it.
 """
 
 from __future__ import annotations

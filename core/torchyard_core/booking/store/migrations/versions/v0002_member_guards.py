@@ -49,7 +49,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a database of a team is not made weaker")
+    raise NotImplementedError("the guards of a team's database are not removed")
 
 
 OWNS = """pg_has_role(current_user, (SELECT c.relowner FROM pg_catalog.pg_class AS c
@@ -71,7 +71,7 @@ FUNCTIONS = [
            OR {OWNS} $$""",
     f"""CREATE OR REPLACE FUNCTION torchyard.may_write(owner text) RETURNS boolean LANGUAGE sql STABLE {PATH} AS
         $$ SELECT owner = current_user AND torchyard.is_member() OR torchyard.is_admin() $$""",
-    # Python's reader checks more; this keeps out what no reader understands.
+    # Python checks more; this refuses values that it could not parse at all.
     rf"""CREATE FUNCTION torchyard.is_wish(wish text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE {PATH} AS $$
         DECLARE
           w jsonb;
@@ -94,7 +94,7 @@ FUNCTIONS = [
                             WHERE jsonb_typeof(one) <> 'string'), false);
         EXCEPTION WHEN OTHERS THEN RETURN false;
         END $$""",
-    # FOR SHARE: the booking cannot move between this look and the commit. Of another's booking the policies show no row
+    # FOR SHARE: the booking cannot move before the commit. Of another's booking the policies show no row
     # that could be locked, so that `owner` stays empty and the row is refused.
     f"""CREATE OR REPLACE FUNCTION torchyard.fill_row() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
@@ -115,36 +115,6 @@ FUNCTIONS = [
             UPDATE torchyard.booking_gpus AS r SET starts = NEW.starts WHERE r.booking_id = NEW.id AND r.gpu = one;
           END LOOP;
           RETURN NULL;
-        END $$""",
-    f"""CREATE OR REPLACE FUNCTION torchyard.past_stays() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
-        DECLARE
-          recently CONSTANT timestamptz := clock_timestamp() - interval '5 minutes';
-          longest float8 := 168;
-        BEGIN
-          IF torchyard.is_admin() THEN
-            RETURN NEW;
-          END IF;
-          IF TG_OP = 'INSERT' AND (NEW.starts < recently OR NEW.state NOT IN {LIVE})
-             OR NEW.state IN {LIVE} AND (NEW.ends < recently OR NEW.let_go_at IS NOT NULL)
-             OR NEW.state NOT IN {LIVE} AND (NEW.let_go_at IS NULL OR NEW.let_go_at < recently)
-             OR TG_OP = 'UPDATE' AND (
-               OLD.state NOT IN {LIVE} OR OLD.ends < recently
-               OR OLD.starts < recently
-                  AND (NEW.starts <> OLD.starts OR NEW.ends < recently OR NEW.state = 'cancelled')
-               OR NEW.starts < recently AND NEW.starts <> OLD.starts) THEN
-            RAISE EXCEPTION 'torchyard: the past stays as it was' USING ERRCODE = 'check_violation';
-          END IF;
-          IF TG_OP = 'INSERT' OR NEW.ends > NEW.starts + (OLD.ends - OLD.starts) THEN
-            SELECT (r.body::jsonb ->> 'longest_h')::float8 INTO longest FROM torchyard.rules AS r WHERE r.id = 1;
-            IF NOT FOUND THEN
-              longest := 168;
-            END IF;
-            IF NEW.ends > NEW.starts + longest * interval '1 hour' THEN
-              RAISE EXCEPTION USING ERRCODE = 'check_violation',
-                MESSAGE = 'torchyard: a booking is at most ' || longest || ' h long';
-            END IF;
-          END IF;
-          RETURN NEW;
         END $$""",
     f"""CREATE FUNCTION torchyard.waits_in_order() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
@@ -215,9 +185,7 @@ def repairs() -> list[str]:
 
 
 def checks() -> list[str]:
-    """Constraints on every text and time, named after what they bound. Those on texts are not validated: the upgrade
-    succeeds whatever a row holds already.
-    """
+    """Constraints on texts and times. Those on texts are not validated, so that no row stops the upgrade."""
     return [
         *(
             f"ALTER TABLE torchyard.{table} ADD CONSTRAINT {table}_{column}_length CHECK (length({column}) <= {most})"
@@ -250,11 +218,11 @@ def privileges() -> list[str]:
     return [
         *(f"ALTER TABLE torchyard.{table} ENABLE ROW LEVEL SECURITY" for table in tables),
         *(f"DROP POLICY everybody_reads ON torchyard.{table}" for table in read_before),
-        *(  # asked once a statement, and not of each row
+        *(  # the subselect is evaluated once for each statement, not for each row
             f"CREATE POLICY members_read ON torchyard.{table} FOR SELECT USING ((SELECT torchyard.is_member()))"
             for table in (*read_before, "gpus", "rules", "logins")
         ),
-        *(  # how a role learns whether it is a member, and whether its Torchyard knows this schema
+        *(  # every role may read whether it is a member, and the revision of the schema
             f"CREATE POLICY everybody_reads ON torchyard.{table} FOR SELECT USING (true)"
             for table in ("members", "alembic_version")
         ),

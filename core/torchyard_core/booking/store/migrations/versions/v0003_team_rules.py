@@ -34,13 +34,13 @@ def downgrade() -> None:
 
 
 VALUES = [
-    # Of its own, so that tests of the rules can set the time.
+    # A function, so that tests of the rules can replace the time.
     f"""CREATE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE {PATH} AS
         $$ SELECT clock_timestamp() $$""",
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$
         SELECT '{DEFAULTS}'::jsonb
                || coalesce((SELECT r.body::jsonb FROM torchyard.rules AS r WHERE r.id = 1), '{{}}') $$""",
-    # Of a time that an autumn night has twice PostgreSQL takes the second, Python and RFC 5545 the first.
+    # Of a local time that occurs twice PostgreSQL takes the second moment, Python and RFC 5545 the first.
     f"""CREATE FUNCTION torchyard.to_utc(wall timestamp, zone text) RETURNS timestamptz LANGUAGE plpgsql STABLE
         {PATH} AS $$
         DECLARE
@@ -51,7 +51,7 @@ VALUES = [
         BEGIN
           RETURN CASE WHEN (earlier AT TIME ZONE zone) = wall THEN least(found, earlier) ELSE found END;
         END $$""",
-    # A pattern as fnmatch.fnmatchcase reads it, as a regular expression.
+    # Translates the patterns of fnmatch.fnmatchcase to regular expressions.
     rf"""CREATE FUNCTION torchyard.matches(word text, pattern text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE
         {PATH} AS $$
         DECLARE
@@ -177,7 +177,7 @@ RULES = [
                                      gpu.name || ' cannot be booked by ' || person || ' for all of that time');
           END IF;
         END $$""",
-    # The lock makes two transactions of one person wait for each other: each counts what the other has booked.
+    # The lock serialises the transactions of a person, so that each counts the bookings of the other.
     f"""CREATE FUNCTION torchyard.refuse_quota(booking text) RETURNS void LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           rules CONSTANT jsonb := torchyard.team_rules();
@@ -249,7 +249,7 @@ RULES = [
           END IF;
           RETURN NULL;
         END $$""",
-    # One that has begun was let in already: windows are asked of what is added alone.
+    # A running booking was checked before: windows apply only to the time that is added.
     f"""CREATE FUNCTION torchyard.rules_hold_moved() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           since CONSTANT timestamptz :=
@@ -264,7 +264,6 @@ RULES = [
           PERFORM torchyard.refuse_quota(NEW.id);
           RETURN NULL;
         END $$""",
-    # As in 0002, less the length, which is a rule like the others now.
     f"""CREATE OR REPLACE FUNCTION torchyard.past_stays() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           recently CONSTANT timestamptz := clock_timestamp() - interval '5 minutes';
@@ -291,7 +290,7 @@ TRIGGERS = [
        FOR EACH ROW EXECUTE FUNCTION torchyard.lengths_hold()""",
     """CREATE TRIGGER rules_of_gpus AFTER INSERT ON torchyard.booking_gpus
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold()""",
-    # By name after `rows_follow`, which moves the rows of the GPUs.
+    # Its name sorts after `rows_follow`, which moves the rows of the GPUs first.
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]
@@ -342,18 +341,14 @@ SERVE = f"""
       UPDATE torchyard.waitlist AS w SET state = 'booked', booking_id = booking WHERE w.id = waiting;
       RETURN true;
     END $$"""
+_FUNCTIONS = """torchyard.clock(), torchyard.team_rules(), torchyard.to_utc(timestamp, text),
+    torchyard.matches(text, text), torchyard.minutes(text), torchyard.refuse(text, text),
+    torchyard.refuse_length(timestamptz, timestamptz), torchyard.refuse_window(text, text, timestamptz, timestamptz),
+    torchyard.refuse_quota(text), torchyard.shared_s(timestamptz, timestamptz, timestamptz, timestamptz),
+    torchyard.serve(text, text, text[], timestamptz, timestamptz)"""
 PRIVILEGES = [
-    """REVOKE ALL ON FUNCTION torchyard.clock(), torchyard.team_rules(), torchyard.to_utc(timestamp, text),
-       torchyard.matches(text, text), torchyard.minutes(text), torchyard.refuse(text, text),
-       torchyard.refuse_length(timestamptz, timestamptz),
-       torchyard.refuse_window(text, text, timestamptz, timestamptz), torchyard.refuse_quota(text),
-       torchyard.shared_s(timestamptz, timestamptz, timestamptz, timestamptz), torchyard.lengths_hold(),
-       torchyard.rules_hold(), torchyard.rules_hold_moved(),
-       torchyard.serve(text, text, text[], timestamptz, timestamptz) FROM PUBLIC""",
-    """GRANT EXECUTE ON FUNCTION torchyard.clock(), torchyard.team_rules(), torchyard.to_utc(timestamp, text),
-       torchyard.matches(text, text), torchyard.minutes(text), torchyard.refuse(text, text),
-       torchyard.refuse_length(timestamptz, timestamptz),
-       torchyard.refuse_window(text, text, timestamptz, timestamptz), torchyard.refuse_quota(text),
-       torchyard.shared_s(timestamptz, timestamptz, timestamptz, timestamptz),
-       torchyard.serve(text, text, text[], timestamptz, timestamptz) TO torchyard_member, torchyard_admin""",
+    f"REVOKE ALL ON FUNCTION {_FUNCTIONS} FROM PUBLIC",
+    """REVOKE ALL ON FUNCTION torchyard.lengths_hold(), torchyard.rules_hold(), torchyard.rules_hold_moved()
+       FROM PUBLIC""",
+    f"GRANT EXECUTE ON FUNCTION {_FUNCTIONS} TO torchyard_member, torchyard_admin",
 ]

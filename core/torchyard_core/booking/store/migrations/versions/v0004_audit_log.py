@@ -16,18 +16,8 @@ depends_on = None
 
 PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 KEPT = (
-    "owner",
-    "title",
-    "purpose",
-    "starts",
-    "ends",
-    "zone",
-    "state",
-    "series_id",
-    "run_id",
-    "stop_at_end",
-    "let_go_at",
-)
+    "owner", "title", "purpose", "starts", "ends", "zone", "state", "series_id", "run_id", "stop_at_end", "let_go_at"
+)  # fmt: skip
 
 
 def upgrade() -> None:
@@ -36,7 +26,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a history is not thrown away")
+    raise NotImplementedError("the history is not deleted")
 
 
 def sqlite() -> list[str]:

@@ -1,9 +1,9 @@
-"""A log of which bookings have changed, so that a reader asks for those alone that changed since it looked.
+"""A log of changed bookings, so that a reader loads only those that changed since its last read.
 
-Each entry has a number in the order of commits, and a random token: a reader whose last entry is not there any more (a
-restored backup, a new database, entries that were pruned) knows that it has to read everything anew. In PostgreSQL
-entries are written at commit, by a deferred trigger under a lock: numbers that are drawn earlier can become visible in
-another order, and a reader between the two would miss the lower one.
+Each entry has a number in the order of commits, and a random token: a reader whose last entry is missing (a restored
+backup, a new database, pruned entries) reads everything anew. In PostgreSQL entries are written at commit, by a
+deferred trigger under a lock: numbers drawn earlier could become visible in another order, and a reader between the two
+would miss the lower one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ depends_on = None
 
 PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 KEPT = 50_000
-"""Entries. A reader that has not looked for longer reads everything."""
+"""Number of entries. A reader whose last one is older reads everything."""
 LOCK = 7_240_118_004
 """Any number that no other advisory lock has: those of persons, GPUs and bookings are hashes of their names."""
 
@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("readers of this version need the log")
+    raise NotImplementedError("this version needs the log")
 
 
 def _log(which: str, more: str = "") -> str:
@@ -80,7 +80,7 @@ POSTGRES = [
     """CREATE CONSTRAINT TRIGGER log_change AFTER INSERT OR UPDATE OF booking_id, gpu OR DELETE
        ON torchyard.booking_gpus
        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torchyard.log_change('booking_id')""",
-    # No reader's last entry is there any more.
+    # Every reader then reads everything anew.
     f"""CREATE FUNCTION torchyard.log_truncated() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         BEGIN
           PERFORM pg_advisory_xact_lock({LOCK});
