@@ -56,7 +56,7 @@ class Member:
         self._secret = secret
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
-        self._line = MessageChannel(lambda data: self._on_message(messages.decode_from_primary(data)))
+        self._channel = MessageChannel(lambda data: self._on_message(messages.decode_from_primary(data)))
         self._epoch = os.urandom(8).hex()
         self._met = False
         self._host_wait_s = 0.0
@@ -91,10 +91,10 @@ class Member:
             for task in tasks:
                 task.cancel()
             self._replication.close()
-            self._line.close()
+            self._channel.close()
 
     def _send(self, message: FromMember) -> None:
-        self._line.send(messages.encode(message))
+        self._channel.send(messages.encode(message))
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
         """Forwards the request to the primary; if that is unreachable, this host leaves the run by itself.
@@ -123,7 +123,7 @@ class Member:
         retry_s = RETRY_S[0]
         while not self._finished.done():
             cut_off = self._cut_off
-            introduction = {"host": self._host, "epoch": self._epoch, "got": self._line.got, "cut_off": cut_off}
+            introduction = {"host": self._host, "epoch": self._epoch, "got": self._channel.received, "cut_off": cut_off}
             try:
                 stream, answer = await gang_link.call(await _resolved(address), port, self._secret, introduction)
             except NETWORK_ERRORS as error:
@@ -138,7 +138,7 @@ class Member:
                     if understood and (answer["lost"] or self._cut_off):
                         await self._rejoin()
                 if understood and not self._finished.done():
-                    await self._line.converse(stream, int(answer["got"]))
+                    await self._channel.run_connection(stream, int(answer["got"]))
                 stream.abort()
                 retry_s = RETRY_S[0]
             await asyncio.sleep(retry_s)
@@ -153,15 +153,15 @@ class Member:
             now = self._loop.time()
             if now >= beat_at:
                 beat_at = now + self._timeouts.heartbeat_s
-                self._line.beat()
-            silent_s = now - self._line.heard_at
+                self._channel.beat()
+            silent_s = now - self._channel.heard_at
             if self._cut_off:
                 if silent_s > self._timeouts.lease_s + self._host_wait_s:
                     self._leave(RunState.FAILED, f"the primary host {name} did not come back")
                     return
             elif self._met and silent_s > self._timeouts.lease_s:
                 async with self._rejoining:
-                    silent_s = self._loop.time() - self._line.heard_at
+                    silent_s = self._loop.time() - self._channel.heard_at
                     if silent_s <= self._timeouts.lease_s:  # it has rejoined while this waited for the lock
                         continue
                     lost = f"the primary host {name} was lost: not heard for {silent_s:.0f} s"
@@ -201,7 +201,7 @@ class Member:
 
     async def _end_alone(self, state: RunState, reason: str) -> None:
         log.warning("ending without the primary: %s", reason)
-        self._line.close()
+        self._channel.close()
         self._status.run_state(RunState.STOPPING, reason)
         await self._end_ranks()
         for replica in list(self._status.replicas.values()):

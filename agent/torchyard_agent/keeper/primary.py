@@ -22,7 +22,7 @@ from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.instructions import Instruction
 from torchyard_agent.keeper.decisions.schedule import Schedule
 from torchyard_agent.keeper.link import messages
-from torchyard_agent.keeper.link.gang_link import Listener, Message, OnCaller, Stream
+from torchyard_agent.keeper.link.gang_link import CallerHandler, Listener, Message, Stream
 from torchyard_agent.keeper.link.join_store import JoinStore, Refused, StoreServer
 from torchyard_agent.keeper.link.member_connections import MemberConnections
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
@@ -71,7 +71,7 @@ class Primary:
         self._host = start["members"][0]["host"]
         self._members = MemberConnections(self._on_message)
         self._broadcast = StateBroadcast(status, self._members)
-        callers: dict[bytes, OnCaller] = {}
+        callers: dict[bytes, CallerHandler] = {}
         if len(start["members"]) > 1:
             callers[secret] = self._on_member
         self._store = JoinStore()
@@ -326,9 +326,9 @@ class Primary:
         if cut_off and not self._run.host(host).lost:
             # The member ended its ranks although it was heard here in time; no other event will report that.
             self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
-        line = self._members.line(host)
-        if line is None:
-            line = self._members.open_line(host)
+        channel = self._members.channel(host)
+        if channel is None:
+            channel = self._members.open_channel(host)
             if self._status.ended is None:
                 self._members.send(host, self._assignments.of_host(host))
                 self._broadcast.catch_up(host)
@@ -337,9 +337,9 @@ class Primary:
         elif not self._run.host(host).lost:
             self._feed(events.LinkRestored(host))
         # A lost member may not know that it was: it ends its ranks first, and then reports its return.
-        stream.send({"got": line.got, "lost": cut_off or self._run.host(host).lost})
-        await line.converse(stream, int(introduction["got"]))
-        if not line.connected and not self._run.state.is_terminal:
+        stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
+        await channel.run_connection(stream, int(introduction["got"]))
+        if not channel.connected and not self._run.state.is_terminal:
             self._feed(events.LinkBroken(host))
 
     def _on_message(self, host: str, message: FromMember) -> None:
@@ -402,7 +402,7 @@ class Primary:
         """Whether a member has not connected yet; it would call in vain once this keeper has gone."""
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]
-        return any(self._members.line(host.name) is None and not host.lost for host in others)
+        return any(self._members.channel(host.name) is None and not host.lost for host in others)
 
 
 def _starts_at(seconds: float) -> str:

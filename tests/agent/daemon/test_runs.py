@@ -71,7 +71,7 @@ class SlowToRise(Runs):
         self.may_start = asyncio.Event()
         self._started = keeper
 
-    async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Any:
+    async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Any:
         Path(folder).mkdir(parents=True)
         Path(folder, "keeper.log").touch()
         self.starting.set()

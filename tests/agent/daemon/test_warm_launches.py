@@ -78,7 +78,7 @@ def test_the_keeper_that_was_started_early_is_the_one_that_is_prepared(play: Cal
         assert len(await eventually(waiting)) == 1
         assert await runs.list() == []  # it only checks yet
         prepared = await runs.prepare(prepare())
-        runs.cool(RUN_ID)  # a launch that has come so far does not hang on its connection
+        runs.end_warm(RUN_ID)  # a launch that has come so far does not hang on its connection
         assert await eventually(lambda: _parents(waiting())) == [prepared["pid"]]
         assert [line["name"] for line in await runs.list()] == ["test"]
 
@@ -93,7 +93,7 @@ def test_a_launch_whose_desktop_has_gone_leaves_nothing(play: Callable[[Story], 
     async def story(runs: Runs) -> None:
         await runs.warm(warm())
         await eventually(waiting)
-        runs.cool(RUN_ID)
+        runs.end_warm(RUN_ID)
         await eventually(lambda: not waiting())
         await eventually(lambda: not Path(paths.run_dir(str(tmp_path), "gpu-a", RUN_ID)).exists())
 
@@ -104,7 +104,7 @@ def test_a_launch_whose_connection_was_made_anew_goes_on_with_another_keeper(pla
     async def story(runs: Runs) -> None:
         await runs.warm(warm())
         first = _parents(await eventually(waiting))
-        runs.cool(RUN_ID)
+        runs.end_warm(RUN_ID)
         prepared = await runs.prepare(prepare())
         assert prepared["pid"] not in first
         assert not waiting()
@@ -198,7 +198,7 @@ def test_a_daemon_that_is_replaced_lets_a_prepared_launch_begin_first(
         runs._warm.add(RUN_ID)
         runs._keepers[RUN_ID] = keeper
         await runs.prepare(prepare())
-        replaced = asyncio.ensure_future(runs.let_begin(60))
+        replaced = asyncio.ensure_future(runs.wait_for_launches(60))
         await asyncio.wait({replaced}, timeout=0.2)
         assert not replaced.done()
         beginning = asyncio.ensure_future(runs.begin(method, {"run_id": RUN_ID}))
@@ -213,12 +213,12 @@ def test_a_daemon_that_is_replaced_lets_a_prepared_launch_begin_first(
 
 def test_a_daemon_that_is_replaced_does_not_wait_for_a_launch_that_is_given_up(play: Callable[[Story], None]) -> None:
     async def story(runs: Runs) -> None:
-        await runs.let_begin(60)
+        await runs.wait_for_launches(60)
         await runs.prepare(prepare())
-        replaced = asyncio.ensure_future(runs.let_begin(60))
+        replaced = asyncio.ensure_future(runs.wait_for_launches(60))
         await runs.forward("abort", {"run_id": RUN_ID})
         await asyncio.wait_for(replaced, 30)
-        await runs.let_begin(0.1)
+        await runs.wait_for_launches(0.1)
 
     play(story)
 
@@ -227,7 +227,7 @@ def test_prepare_and_abort_that_overtake_wait_for_the_keeper(play: Callable[[Sto
     async def story(runs: Runs) -> None:
         rising = asyncio.ensure_future(runs.warm(warm()))
         await asyncio.sleep(0)
-        assert runs.is_rising(RUN_ID)
+        assert runs.is_starting(RUN_ID)
         prepared = await runs.prepare(prepare())
         await asyncio.wait({rising})
         assert prepared["run_dir"].endswith(RUN_ID)

@@ -140,7 +140,7 @@ class CheckpointSender:
             folder = checkpoint_folders.name_in(name)
             if folder is None:
                 return
-            stream.give_way()
+            stream.mark_as_bulk()
             stream.send({"welcome": name})
             if introduction.get("brings"):
                 if self._awaited == (host, name):
@@ -203,7 +203,7 @@ class CheckpointReceiver:
     async def _fetch_once(self, name: str) -> None:
         stream, _ = await self._dial({"carry": self._host, "name": name})
         try:
-            stream.give_way()
+            stream.mark_as_bulk()
             await file_transfer.receive(stream, self._folder, checkpoint_folders.name_in(name) or "")
         finally:
             stream.abort()
@@ -216,7 +216,7 @@ class CheckpointReceiver:
     async def _bring_once(self, name: str) -> None:
         stream, _ = await self._dial({"carry": self._host, "name": name, "brings": True})
         try:
-            stream.give_way()
+            stream.mark_as_bulk()
             await file_transfer.send(stream, os.path.join(self._folder, checkpoint_folders.name_in(name) or ""))
         finally:
             stream.abort()

@@ -141,12 +141,12 @@ class Bottleneck(Relay):
 
     waiting = 0
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._writers:
             self.waiting += 1
             self._writers.append(writer)
         else:
-            await super()._meet(reader, writer)
+            await super()._on_connection(reader, writer)
 
 
 def test_a_run_can_be_stopped_while_its_chief_waits_for_a_checkpoint(play: Play) -> None:

@@ -22,7 +22,7 @@ KEY = bytes.fromhex(SECRET)
 def test_those_who_knock_at_once_make_room_each_the_oldest_of_them_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gang_link, "STRANGERS", 4)
+    monkeypatch.setattr(gang_link, "MAX_UNAUTHENTICATED", 4)
     monkeypatch.setattr(authenticated_transport, "HANDSHAKE_DEADLINE_S", 600.0)
 
     async def knocking(door: socket.socket) -> list[bool]:

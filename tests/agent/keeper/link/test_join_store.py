@@ -10,7 +10,7 @@ import pytest
 from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.keeper_cluster import SECRET, KeeperCluster, python, replica, shell
 from tests.waiting import eventually
-from torchyard_agent.keeper.link.join_store import MOST_KEYS, JoinStore, Refused
+from torchyard_agent.keeper.link.join_store import MAX_KEYS, JoinStore, Refused
 
 KEY = hmac.new(bytes.fromhex(SECRET), b"exchange", "sha256").hexdigest()
 SERVED = {"kind": "sandblaster"}
@@ -126,7 +126,7 @@ def test_without_a_strategy_there_is_no_store_and_no_key(play: Play) -> None:
 
 def test_the_store_takes_no_more_keys_than_it_may_and_still_changes_those_it_has() -> None:
     store = JoinStore()
-    for number in range(MOST_KEYS):
+    for number in range(MAX_KEYS):
         store.set(str(number), b"")
     with pytest.raises(Refused, match="takes no more"):
         store.set("one more", b"")
@@ -134,7 +134,7 @@ def test_the_store_takes_no_more_keys_than_it_may_and_still_changes_those_it_has
     assert store.get("0") == b"changed"
     assert store.delete("1")
     store.set("one more", b"")
-    assert len(store) == MOST_KEYS
+    assert len(store) == MAX_KEYS
 
 
 def test_who_waits_or_watches_no_more_leaves_nothing_behind() -> None:
@@ -151,8 +151,8 @@ def test_who_waits_or_watches_no_more_leaves_nothing_behind() -> None:
     store.watch("a", watch)
     store.set("a", b"1")
     assert woken == ["waiting", "a"]
-    store.wait_no_more(["a", "b"], wake)
-    store.watch_no_more("a", watch)
+    store.stop_waiting(["a", "b"], wake)
+    store.unwatch("a", watch)
     store.set("a", b"2")
     store.set("b", b"2")
     assert woken == ["waiting", "a"]

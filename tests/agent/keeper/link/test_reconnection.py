@@ -218,18 +218,18 @@ class PosedPrimary:
 
     def __init__(self) -> None:
         self.heard: list[Message] = []
-        self.line = MessageChannel(self.heard.append)
+        self.channel = MessageChannel(self.heard.append)
         self.beats = True
         self._calls: asyncio.Queue[tuple[Stream, Message]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> dict[str, Any]:
         """Its place, as members are told it."""
-        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self._tasks.append(asyncio.create_task(self._beat()))
         return {"host": "gpu-a", "address": "127.0.0.1", "gang_port": self._server.sockets[0].getsockname()[1]}
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(*NETWORK_ERRORS):
             stream, introduction, _ = await gang_link.admit(reader, writer, KEY)
             self._calls.put_nowait((stream, introduction))
@@ -238,22 +238,22 @@ class PosedPrimary:
         while True:
             await asyncio.sleep(0.2)
             if self.beats:
-                self.line.beat()
+                self.channel.beat()
 
     async def called(self) -> tuple[Stream, Message]:
         """The next call, which waits for its answer, and how the member introduces itself."""
         return await asyncio.wait_for(self._calls.get(), 60)
 
     def converse(self, stream: Stream, introduction: Message, *, lost: bool) -> None:
-        stream.send({"got": self.line.got, "lost": lost})
-        self._tasks.append(asyncio.create_task(self.line.converse(stream, introduction["got"])))
+        stream.send({"got": self.channel.received, "lost": lost})
+        self._tasks.append(asyncio.create_task(self.channel.run_connection(stream, introduction["got"])))
 
     async def hears(self, say: str, times: int = 1) -> None:
         await eventually(lambda: [message["say"] for message in self.heard].count(say) >= times)
 
     async def close(self) -> None:
         self._tasks[0].cancel()
-        self.line.close()
+        self.channel.close()
         self._server.close()
         await asyncio.wait(self._tasks)
 
@@ -280,21 +280,21 @@ def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: 
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False
         primary.converse(stream, introduction, lost=False)
-        primary.line.send(messages.encode(Assignments(plan, replicates=False).of_host("gpu-b")))
+        primary.channel.send(messages.encode(Assignments(plan, replicates=False).of_host("gpu-b")))
         await primary.hears("joined")
-        primary.line.send({"say": "go"})
+        primary.channel.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n")
 
         # The primary alone has given it up. While it ends its ranks, its own lease runs out: that is old news by then.
-        primary.line.close()
+        primary.channel.close()
         silent_since = loop.time()
         stream, introduction = await primary.called()
         await asyncio.sleep(silent_since + lease_s - 0.75 - loop.time())
         primary.converse(stream, introduction, lost=True)
         await primary.hears("back")
-        primary.line.send({"say": "go"})
+        primary.channel.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n" * 2)
-        assert primary.line.connected
+        assert primary.channel.connected
 
         # It alone thinks that it was cut off. It calls while it still ends its ranks, and is not taken for lost.
         primary.beats = False
@@ -308,7 +308,7 @@ def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: 
         primary.converse(stream, introduction, lost=True)
         await primary.hears("back", times=2)
         over = {"run_id": yard.run_id, "state": "stopped", "reason": "enough", "replicas": [], "metrics": {}}
-        primary.line.send({"say": "ended", "ended": {**over, "timings": {}}})
+        primary.channel.send({"say": "ended", "ended": {**over, "timings": {}}})
         assert await b.gone() == 0, b.log()
         await primary.close()
 
