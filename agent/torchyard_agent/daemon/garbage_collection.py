@@ -27,6 +27,7 @@ from torchyard_agent.daemon import audit, installed_version
 from torchyard_agent.daemon.upload_locks import UploadLocks
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol import paths
+from torchyard_agent.telemetry.procfs import each_process
 
 DAY_S = 86400.0
 GB = 1e9
@@ -274,14 +275,8 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
 def _named_by_processes(store: str) -> set[str]:
     """Archives of this store that are named in command lines of this user's processes."""
     mark = os.fsencode(store) + b"/"
-    found = set()
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
-            for piece in file.read().split(mark)[1:]:
-                found.add(piece[:64].decode("ascii", "replace"))
-    return found
+    pieces = (piece for _, line in each_process("cmdline") for piece in line.split(mark)[1:])
+    return {piece[:64].decode("ascii", "replace") for piece in pieces}
 
 
 # -- files

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.journal import JournalReader
+from torchyard_agent.keeper.processes import orphans
 from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection
@@ -109,9 +110,9 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
     for run_id in orphaned:
         with suppress(RpcError):  # garbage collection has just removed it
             folders[run_id] = runs.folder(run_id)
-    marked = await loop.run_in_executor(None, _marked, list(folders.values())) if folders else set()
+    in_use = await loop.run_in_executor(None, _in_use, list(folders.values())) if folders else set()
     for run_id, folder in folders.items():
-        if folder in marked and not runs.is_starting(run_id) and await runs.keeper(run_id) is None:
+        if folder in in_use and not runs.is_starting(run_id) and await runs.keeper(run_id) is None:
             await runs.end_processes(run_id, folder)
     left = [{"run_id": run_id, **ended, "keeper": False} for run_id, ended in runs.take_ended().items()]
     for run_id in kept:
@@ -121,19 +122,10 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
     return left
 
 
-def _marked(folders: list[str]) -> set[str]:
+def _in_use(folders: list[str]) -> set[str]:
     """The run folders that appear in environments of this user's processes, from one scan of /proc."""
-    found: set[str] = set()
-    names = {os.fsencode(folder): folder for folder in folders}
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
-            for value in file.read().split(b"\0"):
-                if value.startswith(b"TORCHYARD_RUN_DIR="):
-                    place = value.partition(b"=")[2]
-                    found.update(folder for name, folder in names.items() if (place + b"/").startswith(name + b"/"))
-    return found
+    paths = {path + "/" for _, path in orphans.run_dirs()}
+    return {folder for folder in folders if any(path.startswith(folder + "/") for path in paths)}
 
 
 def _is_long_over(folder: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from torchyard_agent.daemon import garbage_collection_trigger, systemd_unit
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.telemetry.procfs import each_process
 
 OURS = frozenset({"store", "hosts"})
 GONE_WITHIN_S = 10.0
@@ -78,14 +79,10 @@ def _end_helpers(agent_dir: str) -> None:
 
 def _helpers(agent_dir: str) -> Iterator[int]:
     """PIDs of the daemon's helper processes that run from this store."""
-    store = os.fsencode(paths.store_dir(agent_dir)) + b"/"
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
-            line = file.read()
-            if store in line and (b"/daemon/bytecode.py" in line or garbage_collection_trigger.TITLE.encode() in line):
-                yield int(entry)
+    store, title = os.fsencode(paths.store_dir(agent_dir)) + b"/", garbage_collection_trigger.TITLE.encode()
+    for pid, line in each_process("cmdline"):
+        if store in line and (b"/daemon/bytecode.py" in line or title in line):
+            yield pid
 
 
 def _names(folder: str) -> set[str]:

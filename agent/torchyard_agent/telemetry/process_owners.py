@@ -63,8 +63,3 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):
         return str(uid)
-
-
-def owner(pid: int) -> str:
-    """The user whose process this is, or "unknown"."""
-    return Owners().of(pid, 0.0)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import threading
 from typing import Any, NamedTuple
@@ -96,22 +97,11 @@ def look(configured: str | None) -> TrainingPython:
 def resolve(configured: str | None) -> str | None:
     """The path of an executable interpreter, or None."""
     if configured:
-        wanted = os.path.expandvars(os.path.expanduser(configured))
-        return _runnable(wanted) if os.sep in wanted else _on_path(wanted)
-    return _on_path("python3") or _on_path("python")
+        return shutil.which(os.path.expandvars(os.path.expanduser(configured)))
+    return shutil.which("python3") or shutil.which("python")
 
 
 _SET_PYTHON = "Set `python` of this host in the fleet file to the interpreter that has torch."
-
-
-def _on_path(name: str) -> str | None:
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    found = (_runnable(os.path.join(folder, name)) for folder in folders if folder)
-    return next(filter(None, found), None)
-
-
-def _runnable(path: str) -> str | None:
-    return path if os.path.isfile(path) and os.access(path, os.X_OK) else None
 
 
 def _changes(paths: Any) -> dict[str, float]:

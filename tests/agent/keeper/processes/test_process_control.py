@@ -12,12 +12,13 @@ from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.keeper.processes import orphans, process_control
+from torchyard_agent.telemetry import process_tree
 
 
 @pytest.mark.parametrize("kernel", ["as it is", "without CONFIG_PROC_CHILDREN"])
 def test_a_tree_is_walked_to_its_leaves(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     if kernel != "as it is":
-        monkeypatch.setattr(process_control, "_KNOWS_CHILDREN", False)
+        monkeypatch.setattr(process_tree, "HAS_CHILDREN_FILES", False)
     code = "import subprocess; print('up', flush=True); subprocess.run(['sh', '-c', 'read line; true'])"
     tree = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
@@ -26,7 +27,7 @@ def test_a_tree_is_walked_to_its_leaves(monkeypatch: pytest.MonkeyPatch, kernel:
         below = []
         while not below:
             below = process_control.descendants(parent.pid)
-        assert process_control.children(parent.pid) == below[:1]
+        assert process_tree.children(parent.pid) == below[:1]
         assert parent.pid in process_control.descendants(os.getpid())
         parent.communicate(b"\n")
 
