@@ -41,7 +41,7 @@ class LatestMetrics:
         self._ranks[replica] = {}
 
     def take(self, datagram: bytes) -> str | None:
-        """Takes a datagram and returns its replica; None if it is invalid or of no replica here."""
+        """Stores a datagram's metrics and returns its replica; None if it is invalid or of no replica here."""
         try:
             decoded = metrics_report.decode(datagram)
         except (OverflowError, RecursionError):  # JSON that Python parses into numbers out of range
@@ -51,7 +51,7 @@ class LatestMetrics:
         replica, local_rank, metrics = decoded
         numbers = self._ranks[replica].setdefault(local_rank, {})
         numbers.update(metrics)
-        # Over several datagrams a script may send more names than are kept.
+        # Several datagrams together may have more names than are kept.
         if len(metrics_report.custom_metrics(numbers)) < len(numbers.keys() - set(metrics_report.METRICS)):
             self._ranks[replica][local_rank] = metrics_report.valid_metrics(numbers)
         return replica

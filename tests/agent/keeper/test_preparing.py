@@ -90,7 +90,7 @@ def test_a_prepared_host_that_is_renewed_outlives_its_lease_and_ends_with_it(pla
             await asyncio.sleep(LEASE_S / 30)
         assert await a.gone() == 0
         assert not a.run_dir.exists()
-        assert "no start, join or renewal of the launch came within 3 s" in a.log()
+        assert "no start, join or renewal of the launch within 3 s" in a.log()
         assert "Traceback" not in a.log()
 
     play(story)
@@ -127,7 +127,7 @@ def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
 
     async def story() -> None:
         keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.1))
-        await asyncio.wait_for(keeper._live(), 60)
+        await asyncio.wait_for(keeper._run(), 60)
         with pytest.raises(
             RpcError, match="gpu-a gave up the launch of run run: its desktop had not renewed it"
         ) as refusal:
@@ -136,7 +136,7 @@ def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
         keeper._release()
 
     asyncio.run(story())
-    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: exiting"]
+    assert caplog.messages == ["no start, join or renewal of the launch within 0 s: exiting"]
     caplog.clear()
 
 
@@ -153,13 +153,13 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         monkeypatch.setattr("torchyard_agent.keeper.keeper.acquire", slow)
         keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.5))
         loop = asyncio.get_running_loop()
-        living = loop.create_task(keeper._live())
+        living = loop.create_task(keeper._run())
         preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
         for _ in range(50):  # in the loop that counts the silence: no load comes between
             await keeper.renew(MagicMock(), {})
             await asyncio.sleep(0.02)
-        assert not keeper._has_lapsed
-        while not keeper._has_lapsed:
+        assert not keeper._has_expired
+        while not keeper._has_expired:
             await asyncio.sleep(0.01)
         assert not living.done()  # what is being made is still to be removed
         may_end.set()
@@ -170,7 +170,7 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         ground.release.assert_called_once_with()
 
     asyncio.run(story())
-    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: exiting"]
+    assert caplog.messages == ["no start, join or renewal of the launch within 0 s: exiting"]
     caplog.clear()
 
 

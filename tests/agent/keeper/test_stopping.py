@@ -133,7 +133,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_waited_for(play: Play) -> 
         (frozen / "freezer.state").write_text("FROZEN")
         await a.call("stop", reason="enough", force=True)
 
-        await eventually(lambda: "which the kernel has not let go yet" in a.journal()[-1].get("reason", ""))
+        await eventually(lambda: "which the kernel has not ended yet" in a.journal()[-1].get("reason", ""))
         assert f"waiting on gpu-a for PID {pid} (" in a.journal()[-1]["reason"]
         assert a.states()[-1] == "stopping"
 

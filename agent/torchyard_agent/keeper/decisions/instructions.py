@@ -17,7 +17,7 @@ GRACE = "grace"
 GANG_GRACE = "gang_grace"
 """Timer: the same within a gang that will be restarted."""
 EXPLAIN = "explain"
-"""Timer: the time is over in which the loss of a server may turn out to be the cause of its trainers' failure."""
+"""Timer: the time is over in which the loss of a server may be found as the cause of its trainers' failure."""
 HOST_WAIT = "host_wait"
 """Timer: the wait for a lost host is over."""
 

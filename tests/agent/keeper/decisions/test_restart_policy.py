@@ -275,7 +275,7 @@ def _next_event(play: Play, dice: random.Random) -> Event:
     possible: list[Event] = [LinkBroken("b"), LinkRestored("b")]
     if dice.random() < 0.05:
         possible.append(StopRequested("enough", dice.random() < 0.5))
-    if run.going and dice.random() < 0.2 and not run.host("b").lost:
+    if run.started and dice.random() < 0.2 and not run.host("b").lost:
         possible.append(HostLost("b", "silence"))
     if run.host("b").lost:
         possible.append(HostReturned("b"))
@@ -287,7 +287,7 @@ def _next_event(play: Play, dice: random.Random) -> Event:
     for gang in run.gangs:
         possible += [GangCleared(host, gang.name, gang.generation) for host in gang.clearing] * 3
     for one in run.replicas:
-        if run.host(one.host).lost or not run.going or one.state.is_terminal:
+        if run.host(one.host).lost or not run.started or one.state.is_terminal:
             continue
         if one.state is ReplicaState.STARTING:
             possible += [ReplicaSpawned(one.name)] * 3
@@ -295,7 +295,7 @@ def _next_event(play: Play, dice: random.Random) -> Event:
         if one.state in (ReplicaState.STARTING, ReplicaState.RUNNING) and one.failure is None:
             possible.append(RankFailed(one.name, 1, dice.choice((BAD, PEER))))
     if run.sweeping:
-        possible += [HostSwept(host.name) for host in run.hosts if not host.lost and not host.gone]
+        possible += [HostSwept(host.name) for host in run.hosts if not host.lost and not host.swept]
     return dice.choice(possible)
 
 

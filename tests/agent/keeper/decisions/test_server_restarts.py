@@ -29,7 +29,7 @@ from torchyard_agent.keeper.decisions.instructions import (
 )
 from torchyard_agent.protocol.run_states import RunState
 
-KILLED = Cause("was killed by SIGKILL (out of memory, or somebody killed it?)")
+KILLED = Cause("was killed by SIGKILL (out of memory, or killed by a user?)")
 LOST_A_SERVER = Cause("exited with 1: torchyard_roles.errors.PeerLost: ps-0 on 10.0.0.2 is gone: closed.", True)
 
 

@@ -355,7 +355,7 @@ def _next_event(play: Play, dice: random.Random) -> Event:
     possible += [HostJoined(host.name) for host in run.hosts if not host.joined and not host.lost] * 5
     possible += [TimerFired(told.timer) for told in of(SetTimer, play.told) + of(SetTimer, play.first)]
     for one in run.replicas:
-        if run.host(one.host).lost or not run.going or one.state.is_terminal:
+        if run.host(one.host).lost or not run.started or one.state.is_terminal:
             continue
         possible += [ReplicaSpawned(one.name)] * 3 + [ReplicaEnded(one.name, dice.choice((0, 0, 1)))]
         possible.append(RankFailed(one.name, 1, dice.choice((BAD, PEER))))
@@ -379,7 +379,7 @@ def test_whatever_happens_the_run_ends_once_and_only_when_nothing_is_left(seed: 
     assert len(of(FinishRun, play.told)) == 1
     assert isinstance(play.told[-1], FinishRun)
     assert all(one.state.is_terminal for one in play.run.replicas)
-    assert all(host.gone or host.lost for host in play.run.hosts)
+    assert all(host.swept or host.lost for host in play.run.hosts)
     assert all(told.state.is_terminal is False for told in of(RecordRunState, play.told))
     for name in names:  # a terminal state is told once, and last
         told = [one.state.is_terminal for one in of(RecordReplicaState, play.told) if one.replica == name]

@@ -51,7 +51,7 @@ def test_the_last_uncaught_exception_is_found(printed: str, found: str) -> None:
 
 def test_a_long_message_is_cut_to_one_line() -> None:
     found = failure_diagnosis.last_exception("Traceback (most recent call last):\n  File 'a'\nError: " + "x" * 5000)
-    assert len(found) == failure_diagnosis.LONGEST
+    assert len(found) == failure_diagnosis.MAX_QUOTE
     assert found.endswith("…")
 
 
