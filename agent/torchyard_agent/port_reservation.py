@@ -15,10 +15,10 @@ class NoPortFree(RpcError):
 
     def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
         if first_last is None:
-            where, hint = "of this host's ports", "Look what uses so many there: `ss -tan`."
+            where, hint = "of this host's ports", "List the used ports on the host: `ss -tan`."
         else:
             where = f"of the ports {first_last[0]}-{first_last[1]}"
-            hint = "Let runs there end, or widen `ports` of this host in the fleet file and in its firewall."
+            hint = "Wait for runs there to end, or widen `ports` of this host in the fleet file and in its firewall."
         count = "1 is" if wanted == 1 else f"{wanted} are"
         left = "none is" if free == 0 else f"only {free} {'is' if free == 1 else 'are'}"
         super().__init__(f"{count} needed {where}, but {left} free", "no_port", hint)

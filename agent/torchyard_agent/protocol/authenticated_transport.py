@@ -1,8 +1,8 @@
 """Authenticated frames between the processes of a run: handshake, framing and message encoding, without I/O.
 
 The gang link, the join store and the exchange of tensors use the same state machines. Both ends know a 256-bit key.
-Each proves it over the nonce of the other, and every frame carries a MAC under a key of this connection, its direction
-and its number, so that a frame can be neither forged nor replayed nor reflected. Frames are not encrypted. Sockets and
+Each proves it with a MAC over the other's nonce. Every frame has a MAC under a key of this connection, its direction
+and its number, so that it can be neither forged nor replayed nor reflected. Frames are not encrypted. Sockets and
 deadlines belong to the owner of the connection.
 
     listener                                      caller

@@ -33,10 +33,10 @@ class Owners:
         if known is None or now - known[0] >= CACHED_S:
             if len(self._known) > 1000:
                 self._known.clear()
-            known = self._known[pid] = (now, *self._look(pid), is_display_server(pid))
+            known = self._known[pid] = (now, *self._read_status(pid), is_display_server(pid))
         return known
 
-    def _look(self, pid: int) -> tuple[str, str]:
+    def _read_status(self, pid: int) -> tuple[str, str]:
         try:
             status = read(f"/proc/{pid}/status", 1024)
         except OSError:

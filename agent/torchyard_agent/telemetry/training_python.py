@@ -45,7 +45,7 @@ try:
                 found["torch_cuda"] = line.split("=", 1)[1].strip().strip("'").strip('"')
     if found["torch_cuda"] in ("None", ""):
         found["torch_cuda"] = None
-except Exception:  # no torch, or one that does not say
+except Exception:  # no torch, or one without this file
     pass
 print("")
 print("%s" + json.dumps(found))
@@ -71,24 +71,24 @@ class _Known(NamedTuple):
 
 
 _known: dict[str, _Known] = {}
-_asking = threading.Lock()
+_probe_lock = threading.Lock()
 
 
-def look(configured: str | None) -> TrainingPython:
+def find(configured: str | None) -> TrainingPython:
     """The training interpreter of this host: the configured one, else the login's `python3`, else its `python`.
 
     Runs the interpreter once, and again only if it or the folders that it imports from change. May take PROBE_S.
     """
     path = resolve(configured)
     if path is None:
-        asked = configured or "python3"
-        where = f"there is no {asked} on this host" if configured else "neither python3 nor python is on the PATH"
-        return TrainingPython(asked, problem=_problem("python_missing", where, _SET_PYTHON))
-    with _asking:
+        wanted = configured or "python3"
+        where = f"there is no {wanted} on this host" if configured else "neither python3 nor python is on the PATH"
+        return TrainingPython(wanted, problem=_problem("python_missing", where, _SET_PYTHON))
+    with _probe_lock:
         known = _known.get(path)
         if known is not None and known.changed == _changes(known.changed):
             return known.found
-        found, folders = _ask(path)
+        found, folders = _probe(path)
         if found.version is not None:
             _known[path] = _Known(found, _changes([path, *folders]))
         return found
@@ -112,8 +112,8 @@ def _changes(paths: Any) -> dict[str, float]:
     return changed
 
 
-def _ask(path: str) -> tuple[TrainingPython, list[str]]:
-    """(the interpreter's answer, the folders that it imports from)."""
+def _probe(path: str) -> tuple[TrainingPython, list[str]]:
+    """Runs the interpreter; returns its versions and the folders that it imports from."""
     try:
         code, output, errors = _run([path, "-c", _PROBE])
     except TimeoutError:
@@ -122,12 +122,14 @@ def _ask(path: str) -> tuple[TrainingPython, list[str]]:
         return _broken(path, f"{path} cannot be run: {error.strerror or error}"), []
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     try:
-        said: dict[str, Any] = json.loads(lines[-1][len(_MARK) :])
+        answer: dict[str, Any] = json.loads(lines[-1][len(_MARK) :])
     except (IndexError, ValueError):
-        last = (errors.strip() or output.strip() or "it said nothing").splitlines()[-1]
+        last = (errors.strip() or output.strip() or "it printed nothing").splitlines()[-1]
         return _broken(path, f"{path} does not work as a Python (exit status {code}): {last[:200]}"), []
-    found = TrainingPython(path, said["version"], said["torch"], said["numpy"], torch_cuda=said.get("torch_cuda"))
-    return found._replace(problem=_problem_of(found)), said["paths"]
+    found = TrainingPython(
+        path, answer["version"], answer["torch"], answer["numpy"], torch_cuda=answer.get("torch_cuda")
+    )
+    return found._replace(problem=_problem_of(found)), answer["paths"]
 
 
 def _problem_of(python: TrainingPython) -> dict[str, str] | None:

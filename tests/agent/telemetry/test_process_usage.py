@@ -1,4 +1,4 @@
-"""Process trees as they are: real children, threads and zombies."""
+"""Process trees with real children, threads and zombies."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_both_ways_of_finding_children_agree(children_files: bool) -> None:
         assert set(trees.replica_of()) == set(descendants([root.pid]))
 
 
-def test_the_table_of_parents_gives_a_tree_in_which_nobody_is_twice() -> None:
+def test_a_table_of_children_gives_a_tree_without_duplicates() -> None:
     assert descendants([1, 2], table={1: [2, 3], 3: [4], 9: [10]}) == [1, 2, 3, 4]
 
 
@@ -144,7 +144,7 @@ def test_a_new_child_is_found_and_a_zombie_no_longer_counts() -> None:
         wait_until(lambda: trees.sample(replicas, float(next(now)))["worker-0"]["processes"] == 1)
 
 
-def test_a_replica_that_has_ended_is_nothing_and_one_that_is_not_asked_for_is_forgotten() -> None:
+def test_an_ended_replica_is_empty_and_an_unrequested_one_is_forgotten() -> None:
     child = subprocess.Popen(["sleep", "600"])
     trees = ProcessTrees()
     assert trees.sample({"worker-0": [child.pid]}, 1.0)["worker-0"]["processes"] == 1
@@ -155,7 +155,7 @@ def test_a_replica_that_has_ended_is_nothing_and_one_that_is_not_asked_for_is_fo
     assert trees.replica_of() == {}
 
 
-def test_no_file_of_a_process_stays_open_once_nobody_asks_for_it() -> None:
+def test_files_of_unrequested_processes_are_closed() -> None:
     trees = ProcessTrees()
     with program(FAMILY) as root:
         pids = descendants([root.pid])
@@ -184,7 +184,7 @@ def test_a_process_has_an_owner_and_a_name() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
-def test_the_owner_is_the_user_of_the_process_not_of_the_one_who_asks() -> None:
+def test_the_owner_is_the_user_of_the_process_not_of_the_caller() -> None:
     child = subprocess.Popen(["sleep", "600"], user=65534)
     try:
         wait_until(lambda: Owners().of(child.pid, 0.0)[1] == "sleep")
@@ -199,5 +199,5 @@ def test_a_pid_that_cannot_be_seen_is_unknown() -> None:
     assert Owners().of(beyond, 0.0)[0] == UNKNOWN
 
 
-def test_a_uid_without_a_name_is_told_by_its_number() -> None:
+def test_a_uid_without_a_name_is_shown_as_a_number() -> None:
     assert user_name(3_999_999_999) == "3999999999"
