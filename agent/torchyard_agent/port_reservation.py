@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import socket
@@ -56,21 +57,16 @@ def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str
     addresses, IPv4 and IPv6, which is what TCPStore listens on. Ports with connections in TIME_WAIT are skipped.
     """
     held: dict[int, socket.socket] = {}
-    try:
+    with contextlib.ExitStack() as opened:
         for port in _candidates(count, first_last):
             if len(held) == count:
                 break
-            if port in held:
-                continue
-            bound = _bind(port, address)
+            bound = None if port in held else _bind(port, address)
             if bound is not None:
-                held[bound.getsockname()[1]] = bound
+                held[bound.getsockname()[1]] = opened.enter_context(bound)
         if len(held) < count:
             raise NoPortFree(count, len(held), first_last)
-    except BaseException:  # cleanup on cancellation too; raised again
-        for bound in held.values():
-            bound.close()
-        raise
+        opened.pop_all()
     return HeldPorts(held)
 
 

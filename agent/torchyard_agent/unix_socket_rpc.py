@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -174,15 +175,13 @@ class Connection:
 
 def bind(address: str) -> socket.socket:
     """A listening abstract Unix socket. Raises OSError (EADDRINUSE) if the name is in use."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         listener.bind(address)
         listener.listen(64)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
+        listener.setblocking(False)
+        opened.pop_all()
+        return listener
 
 
 async def serve(

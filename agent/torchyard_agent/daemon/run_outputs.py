@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import fnmatch
-import json
 import os
 from typing import Any
 
 from torchyard_agent import snapshot_store
+from torchyard_agent.daemon.runs import read_record
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 PIECE = 512 * 1024
@@ -64,11 +64,7 @@ def read_piece(path: str, offset: int) -> dict[str, Any]:
 
 
 def _sent_files(run_dir: str, agent_dir: str) -> dict[str, dict[str, Any]]:
-    try:
-        with open(os.path.join(run_dir, "run.json"), encoding="utf-8") as file:
-            root = json.load(file).get("snapshot")
-    except (OSError, ValueError, AttributeError):
-        return {}
+    root = read_record(run_dir).get("snapshot")
     manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
     return {entry["path"]: entry for entry in manifest or []}
 

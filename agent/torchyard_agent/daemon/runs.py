@@ -16,7 +16,7 @@ from typing import Any
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.journal import JournalReader
 from torchyard_agent.keeper import control_socket as keeper_address
-from torchyard_agent.keeper.processes import orphans
+from torchyard_agent.keeper.processes import failure_diagnosis, orphans
 from torchyard_agent.protocol import journal_replay, paths
 from torchyard_agent.protocol.jsonrpc import METHOD_NOT_FOUND, RpcError
 from torchyard_agent.telemetry.procfs import boot_id
@@ -190,8 +190,9 @@ class Runs:
             if keeper is not None:
                 return keeper
             await asyncio.sleep(0.01)
+        printed = failure_diagnosis.last_line(failure_diagnosis.read_tail(os.path.join(folder, "keeper.log")))
         raise RpcError(
-            f"the run keeper did not start on {self._node}: {_last_line(os.path.join(folder, 'keeper.log'))}",
+            f"the run keeper did not start on {self._node}: {printed or 'it printed nothing'}",
             "keeper_failed",
             f"Its whole log is {folder}/keeper.log.",
         )
@@ -304,7 +305,7 @@ class Runs:
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
-            found = _record(paths.run_dir(self._agent_dir, self._node, _checked(run_id))).get("record")
+            found = read_record(paths.run_dir(self._agent_dir, self._node, _checked(run_id))).get("record")
             known = found if isinstance(found, dict) else {}
             kept = {"replicas": known.get("replicas"), "person": known.get("person")}
             if not known:
@@ -355,12 +356,12 @@ class Runs:
             "alive": keeper is not None,
             "silent": silent,
             "died": self.death(run_id),
-            "record": _record(folder),
+            "record": read_record(folder),
         }
 
     def death(self, run_id: str) -> str:
         """The reason why a run without an end has no keeper, as a sentence."""
-        before = _record(self.folder(run_id)).get("boot_id")
+        before = read_record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
         return "its keeper died"
@@ -442,19 +443,11 @@ def _checked(run_id: object) -> str:
     return run_id
 
 
-def _record(folder: str) -> dict[str, Any]:
+def read_record(folder: str) -> dict[str, Any]:
+    """The contents of a run's `run.json`; empty if it is missing or invalid, as after a power cut."""
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)
-    except (OSError, ValueError):  # possibly empty after a power cut
+    except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) and isinstance(record.get("record", {}), dict) else {}
-
-
-def _last_line(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().strip().splitlines()
-    except OSError as error:
-        return str(error)
-    return lines[-1] if lines else "it printed nothing"

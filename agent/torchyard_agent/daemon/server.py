@@ -71,11 +71,6 @@ async def _serve(
 def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
     """Compiles modules that were not imported yet in the background, so that the first keeper starts quickly."""
     script = os.path.join(archive, "torchyard_agent", "daemon", "bytecode.py")
-    compiling = [sys.executable, "-I", "-S", script, archive]
-    process = subprocess.Popen(
-        ["nice", "-n", "19", *compiling],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command, null = ["nice", "-n", "19", sys.executable, "-I", "-S", script, archive], subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)
     loop.run_in_executor(None, process.wait)

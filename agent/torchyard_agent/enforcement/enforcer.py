@@ -29,7 +29,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_agent.protocol.timestamps import rfc3339
 from torchyard_agent.telemetry.display_servers import is_display_server
-from torchyard_agent.telemetry.process_owners import Owners
+from torchyard_agent.telemetry.process_owners import user_name
 
 KEPT_ACTS = 50
 """Acts in `bookings.status`; the audit log has them all."""
@@ -44,7 +44,6 @@ class Enforcer:
         self._agent_dir = agent_dir
         self._node = node
         self._runs = runs
-        self._owners = Owners()
         self._state = escalation.EMPTY
         self._was_dry_run: bool | None = None
         self._findings: list[Finding] = []
@@ -103,7 +102,7 @@ class Enforcer:
                 origin = Origin(holder.uid, CGROUP, container=origin.container)
         use = Use(gpu, pid, found.started, found.uid, "", program, run_id, keeper, origin=origin)
         return use._replace(
-            user=process["user"] if use.by is None else self._owners.user(use.by),
+            user=process["user"] if use.by is None else user_name(use.by),
             claimed=self._runs.person_of(run_id) if run_id else "",
             display_server=is_display_server(pid) is True,
         )

@@ -101,15 +101,15 @@ async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
 
 def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
     holder = {"run_id": prepare["run_id"], "name": prepare["name"], "host": prepare["host"]}
-    # Locked first, so that a launch on busy GPUs creates nothing. A scheduled run locks them at its start.
-    locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
-    held: list[HeldPorts] = []
-    try:
+    with contextlib.ExitStack() as acquired:
+        # Locked first, so that a launch on busy GPUs creates nothing. A scheduled run locks them at its start.
+        locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
+        acquired.callback(locks.release)
         address, interface = _data_network(prepare)
         gang = hold_ports(1, prepare["port_range"], address if network_addresses.interface_of(address) else "")
-        held.append(gang)
+        acquired.callback(gang.release)
         others = hold_ports(prepare["ports"], prepare["port_range"])
-        held.append(others)
+        acquired.callback(others.release)
         try:
             checkpoint = _create_folder(agent_dir, folder, prepare)
         except OSError as error:
@@ -117,12 +117,8 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
                 raise
             hint = "Free some space there, or set `agent_dir` of the host in the fleet file."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
-        return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
-    except BaseException:  # cleanup on cancellation too; raised again
-        locks.release()
-        for ports in held:
-            ports.release()
-        raise
+        acquired.pop_all()
+    return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
 
 
 def _data_network(prepare: Prepare) -> tuple[str, str]:

@@ -146,17 +146,13 @@ class Nvml:
         return gpu
 
     def _sample(self, gpu: Gpu) -> dict[str, Any]:
+        measured = ("memory_used_mb", "utilisation", "power_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
         entry: dict[str, Any] = {
             "index": gpu.index,
             "uuid": gpu.uuid,
             "name": gpu.name,
             "memory_mb": gpu.memory_mb,
-            "memory_used_mb": None,
-            "utilisation": None,
-            "power_w": None,
-            "temperature_c": None,
-            "sm_clock_mhz": None,
-            "memory_clock_mhz": None,
+            **dict.fromkeys(measured),
             "throttling": [],
             "ecc_errors": gpu.ecc_errors,
             "xid": gpu.xid,

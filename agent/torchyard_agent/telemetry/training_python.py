@@ -21,6 +21,12 @@ _MARK = "torchyard-probe:"
 _PROBE = """
 import json, os, sys
 found = {"version": ".".join(map(str, sys.version_info[:3])), "paths": [p for p in sys.path if os.path.isdir(p)]}
+def of_version_file(package, variable):
+    for folder in util.find_spec(package).submodule_search_locations:
+        for line in open(os.path.join(folder, "version.py")):
+            name, _, value = line.partition("=")
+            if name.split(":")[0].strip() == variable:
+                return value.strip().strip("'").strip('"')
 try:
     from importlib import metadata, util
 except ImportError:
@@ -29,24 +35,16 @@ for name in ("torch", "numpy"):
     found[name] = None
     try:
         found[name] = metadata.version(name)
-    except Exception:  # whatever this Python lacks, or a broken installation raises
+    except Exception:  # this Python lacks the module, or the installation is broken
         try:
-            for folder in util.find_spec(name).submodule_search_locations:
-                for line in open(os.path.join(folder, "version.py")):
-                    if line.startswith("__version__"):
-                        found[name] = line.split("=", 1)[1].strip().strip("'").strip('"')
-        except Exception:  # it is not there
+            found[name] = of_version_file(name, "__version__")
+        except Exception:  # the package is missing
             pass
-found["torch_cuda"] = None
 try:
-    for folder in util.find_spec("torch").submodule_search_locations:
-        for line in open(os.path.join(folder, "version.py")):
-            if line.split("=")[0].split(":")[0].strip() == "cuda":
-                found["torch_cuda"] = line.split("=", 1)[1].strip().strip("'").strip('"')
-    if found["torch_cuda"] in ("None", ""):
-        found["torch_cuda"] = None
-except Exception:  # no torch, or one without this file
-    pass
+    cuda = of_version_file("torch", "cuda")
+except Exception:  # torch or its version file is missing
+    cuda = None
+found["torch_cuda"] = None if cuda in ("None", "") else cuda
 print("")
 print("%s" + json.dumps(found))
 """.replace("%s", _MARK)

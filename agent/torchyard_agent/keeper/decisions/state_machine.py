@@ -51,17 +51,8 @@ def begin(
     )
     gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
     there = tuple(Host(name, ready=not scheduled) for name in hosts)
-    run = Run(
-        policy,
-        known,
-        there,
-        gangs,
-        meeting_point,
-        lease_s,
-        collect_s,
-        scheduled=scheduled,
-        gpus_within_s=gpus_within_s,
-    )
+    run = Run(policy, known, there, gangs, meeting_point, lease_s, collect_s)
+    run = run._replace(scheduled=scheduled, gpus_within_s=gpus_within_s)
     step = Step(run, 0.0)
     step.record_run(RunState.WAITING if scheduled else RunState.STARTING, scheduled)
     for replica in known:

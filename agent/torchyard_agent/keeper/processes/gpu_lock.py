@@ -112,14 +112,9 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
 
     GPUs are locked in a fixed order, so that one of two competing processes gets all of them.
     """
-    listeners: dict[str, socket.socket] = {}
-    try:
-        for uuid in sorted(set(uuids)):
-            listeners[uuid] = _bind(uuid)
-    except BaseException:  # cleanup on cancellation too; raised again
-        for listener in listeners.values():
-            listener.close()
-        raise
+    with contextlib.ExitStack() as opened:
+        listeners = {uuid: opened.enter_context(_bind(uuid)) for uuid in sorted(set(uuids))}
+        opened.pop_all()
     return GpuLocks(listeners, holder)
 
 
@@ -143,13 +138,14 @@ def holder_of(uuid: str) -> dict[str, str] | None:
 
 
 def _bind(uuid: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         for _ in range(10):
             try:
                 listener.bind(gpu_socket(uuid))
                 listener.listen(64)
                 listener.setblocking(False)
+                opened.pop_all()
                 return listener
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
@@ -160,9 +156,6 @@ def _bind(uuid: str) -> socket.socket:
             # Bound without listening: the holder is starting or ending.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
-    except BaseException:  # cleanup on cancellation too; raised again
-        listener.close()
-        raise
 
 
 def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
