@@ -35,7 +35,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
     try:
         daemon = _connect_to_daemon(address, agent_dir, sha256, settle, by, start_error)
         with contextlib.suppress(OSError):
-            os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used: garbage collection goes by its age
+            os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used, for garbage collection
     except OSError as error:
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1

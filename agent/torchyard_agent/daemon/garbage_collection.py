@@ -388,7 +388,7 @@ def _remove(folder: str, removed: str) -> None:
 
 
 def _empty_removed(agent_dir: str, node: str) -> None:
-    """Removes what an earlier collection could not: over NFS, open files stay for a while."""
+    """Removes folders that an earlier collection could not: over NFS, open files remain for a while."""
     folder = os.path.join(paths.host_dir(agent_dir, node), REMOVED)
     for name in _names(folder):
         _remove_tree(os.path.join(folder, name))

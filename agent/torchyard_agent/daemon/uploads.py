@@ -121,7 +121,7 @@ class Uploads:
         return self._senders[connection]
 
     def _forget(self, connection: Connection) -> None:
-        """Ends the upload of a closed connection. Complete files stay for the next attempt."""
+        """Ends the upload of a closed connection. Complete files are kept for the next attempt."""
         sender = self._senders.pop(connection)
         asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)  # after the writes under way
         self._locks.release(sender.name)

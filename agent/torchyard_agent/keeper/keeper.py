@@ -1,4 +1,4 @@
-"""The keeper of a run on a host: prepares it, takes part as its primary or a member, and serves the `run.*` methods."""
+"""The keeper of a run on a host: prepares the host, runs its primary or member, and serves the `run.*` methods."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class FrameCodec:
         self.expects = HEADER.size
 
     def seal(self, payload: bytes) -> bytes:
-        """The frame of a payload, with its header. Raises ValueError where the payload is too long."""
+        """The frame of a payload, with its header. Raises ValueError if the payload is too long."""
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_PAYLOAD}")
         mac = _frame_mac(self._sealer, self._sealed, payload)
@@ -180,7 +180,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(payload: bytes) -> Message:
-    """Raises AuthenticationError for what is not a JSON object."""
+    """Decodes a JSON object. Raises AuthenticationError for other payloads."""
     try:
         message = json.loads(payload)
     except (ValueError, RecursionError) as error:

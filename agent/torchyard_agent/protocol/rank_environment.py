@@ -42,7 +42,7 @@ class _Task(NamedTuple):
 
 
 class _Seat(NamedTuple):
-    """A trainer's position among the trainers that take part."""
+    """A trainer's position among the participating trainers."""
 
     first_rank: int
     """The first of its ranks among all trainers."""
@@ -75,7 +75,7 @@ def is_read_at_start(name: str) -> bool:
 
 
 class RankEnvironment:
-    """Ranks and variables of a run for the `replicas` that take part, in plan order.
+    """Ranks and variables of a run for the participating `replicas`, in plan order.
 
     `store`: the join store's `address:port` at the primary's keeper; unused if the run has none.
     """

@@ -72,7 +72,7 @@ class HostMeter:
         }
 
     def _network(self, now: float) -> dict[str, tuple[int, int]]:
-        """Bytes (received, sent) of each data interface since it came up."""
+        """Bytes (received, sent) of each data interface since its start."""
         try:
             lines = read_all("/proc/net/dev").splitlines()[2:]
         except OSError:

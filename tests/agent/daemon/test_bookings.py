@@ -34,14 +34,14 @@ NODE = "gpu-a"
 ME = user_name(os.getuid())
 
 _DAEMON = """
-import os, sys
+import asyncio, os, sys
 sys.path.insert(0, sys.argv[1])
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon.server import serve_until_retired
 listener = unix_socket_rpc.bind("\\0" + sys.argv[3])
 hello = {"node": "gpu-a", "sha256": "0" * 64, "version": "1", "protocol": 1}
 print("ready", flush=True)
-serve_until_retired(sys.argv[2], hello, listener, [])
+asyncio.run(serve_until_retired(sys.argv[2], hello, listener, []))
 """
 
 

@@ -35,7 +35,7 @@ PIECE = 256 * 1024
 STALLED_S = 15.0
 """A transfer without progress for this time is aborted."""
 RESERVED = 64 * 1024 * 1024
-"""Bytes of a receiver's disk that stay free for its logs."""
+"""Bytes of a receiver's disk that are kept free for its logs."""
 
 
 class TransferError(Exception):

@@ -64,7 +64,7 @@ class NotifyUser(NamedTuple):
 
 
 class AcquireGpus(NamedTuple):
-    """A host locks the run's GPUs and reports when it has them, or what is using them."""
+    """A host locks the run's GPUs and reports when it has them, or which process uses them."""
 
     host: str
     only_if_idle: bool

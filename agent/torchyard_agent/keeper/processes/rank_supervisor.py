@@ -45,7 +45,7 @@ SWEEP_EVERY_S = 0.05
 SPARES_EVERY_S = 1.0
 """Interval at which the next spare is considered; it starts once the one before has finished its imports."""
 GPUS_EVERY_S = 0.25
-"""Interval at which NVML is asked whether ended processes are off the GPUs."""
+"""Interval at which NVML is polled until ended processes are off the GPUs."""
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class RankSupervisor:
         return set(self._replicas)
 
     def pids(self) -> dict[str, list[int]]:
-        """The ranks that live, by replica."""
+        """PIDs of the live ranks, by replica."""
         found: dict[str, list[int]] = {}
         for rank in self._live.values():
             found.setdefault(rank.replica, []).append(rank.pid)
@@ -337,7 +337,7 @@ class RankSupervisor:
 
     async def _sweep(self) -> None:
         reported = False
-        while self.reap():  # only waitpid knows that no child is left: /proc may miss one that changes its parent
+        while self.reap():  # until waitpid finds no child: /proc may miss a process that changes its parent
             everything = process_control.descendants(os.getpid())
             left = [pid for pid in everything if process_control.may_signal(pid)]
             if everything and not left:

@@ -172,8 +172,7 @@ class WarmInterpreters:
             self._on_channel(key)
         if key not in self._confirmed:
             if key in self._waiting:
-                self._kill(known)
-                self._forget(key)
+                self._discard(key)
             return None
         changed = {
             name for name in {*environment, *known.environment} if environment.get(name) != known.environment.get(name)
@@ -193,8 +192,7 @@ class WarmInterpreters:
                 known.channel.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
         except OSError as error:
             log.info("%s: the interpreter that was started early does not answer: %s", key[0], error)
-            self._kill(known)
-            self._forget(key)
+            self._discard(key)
             return None
         self._forget(key)
         return known.process
@@ -219,15 +217,15 @@ class WarmInterpreters:
     def close(self) -> list[int]:
         """Kills all waiting interpreters; returns their PIDs, which are still to be reaped."""
         killed = self.pids()
-        for key, known in list(self._waiting.items()):
-            self._kill(known)
-            self._forget(key)
+        for key in list(self._waiting):
+            self._discard(key)
         return killed
 
-    @staticmethod
-    def _kill(known: _Interpreter) -> None:
-        process_control.send_group(known.process.pid, signal.SIGKILL)
-        known.process.returncode = -signal.SIGKILL  # the keeper reaps it, not Popen
+    def _discard(self, key: Key) -> None:
+        process = self._waiting[key].process
+        process_control.send_group(process.pid, signal.SIGKILL)
+        process.returncode = -signal.SIGKILL  # the keeper reaps it, not Popen
+        self._forget(key)
 
     def _on_channel(self, key: Key) -> None:
         """Reads an interpreter's state, if it has sent one: accepts orders, has finished its imports, or has ended."""
@@ -248,9 +246,9 @@ class WarmInterpreters:
         self._importing.discard(key)
         if word:
             return
-        self._kill(known)
         self._failed.add(key)
-        self._on_ended(key)
+        log.info("%s, local rank %d: the interpreter that was started early has ended", *key)
+        self._discard(key)
 
     def _alternate(self, key: Key, number: signal.Signals) -> None:
         process_control.send_group(self._waiting[key].process.pid, number)
