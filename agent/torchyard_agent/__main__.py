@@ -1,7 +1,7 @@
-"""`python -m torchyard_agent …`, out of an unpacked archive:
+"""`python -m torchyard_agent …`, from an unpacked archive:
 
 daemon AGENT_DIR SHA256         the daemon, as systemd starts it after a reboot
-keeper AGENT_DIR NODE RUN_ID    a run's keeper by hand, for looking into one
+keeper AGENT_DIR NODE RUN_ID    a run's keeper, for debugging
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The first code that runs on a host: installs the agent's archive if necessary, then becomes the bridge.
 
-It is sent over stdin and run by the first interpreter ≥ 3.9, so it must be self-contained and import little. It reads
-one header line, answers one line after the nonce (a login shell may have printed noise before it), takes the archive if
-the host has none, and hands over to `torchyard_agent.ssh_bridge` of that archive.
+It is sent over stdin and run by the first interpreter ≥ 3.9, so it must be self-contained and import little. It reads a
+header line, answers with a line that begins with the nonce (a login shell may have printed other text before it),
+receives the archive if the host has none, and runs `torchyard_agent.ssh_bridge` of that archive.
 
-A new archive is kept as one file and run from memory, so that the first answer does not wait for seventy files to
-be written and compiled; the daemon unpacks it when it has time (`torchyard_agent.daemon.hello_server`). It is
-zlib-compressed JSON, path to text: that opens with modules that the agent needs anyway; tarfile alone costs 38 ms.
+A new archive is kept as one file and run from memory, so that the first answer does not wait for seventy files to be
+written and compiled; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). It is zlib-compressed JSON,
+path to text, which needs no modules other than the agent's own; the import of tarfile takes 38 ms.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ except ImportError:
         from hashlib import sha256
 
 
-def say(nonce: str, answer: dict[str, object]) -> None:
-    os.write(1, nonce.encode() + b" " + json.dumps(answer).encode() + b"\n")
+def answer(nonce: str, result: dict[str, object]) -> None:
+    os.write(1, nonce.encode() + b" " + json.dumps(result).encode() + b"\n")
 
 
-def make_store(store: str) -> None:
-    """Makes the store, which lies in the agent's folder. Folders above that one which were missing too are noted in it:
-    they go with the last of ours. Raises OSError."""
+def create_store(store: str) -> None:
+    """Creates the store in the agent's folder, with a list of the parents that were missing. Raises OSError.
+
+    `undeploy` removes those parents again.
+    """
     made, above = [], os.path.dirname(os.path.dirname(store))
     while not os.path.isdir(above):
         made.append(above)
@@ -47,14 +49,14 @@ def make_store(store: str) -> None:
 
 
 def receive(size: int, name: str, place: str) -> bytes:
-    """The archive's text from stdin, verified; the archive is kept at `place`. `name`: the text's SHA-256."""
+    """Reads the archive from stdin, keeps it at `place`, and returns its text. `name`: the SHA-256 of the text."""
     data = sys.stdin.buffer.read(size)
     if len(data) != size:
         raise OSError(f"the connection ended after {len(data)} of the archive's {size} bytes")
     text = decompressed(data, name)
     if not text:
-        raise OSError("the archive was damaged on the way")
-    make_store(os.path.dirname(place))
+        raise OSError("the archive was damaged in transit")
+    create_store(os.path.dirname(place))
     scratch = f"{place}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         with open(scratch, "wb") as file:
@@ -68,8 +70,7 @@ def receive(size: int, name: str, place: str) -> bytes:
 
 
 def whole_archive(place: str, name: str) -> bytes:
-    """The text of the archive that is kept at `place`; empty where there is none, or one that a power cut left
-    half-written."""
+    """The text of the archive that is kept at `place`; empty if it is missing or damaged, as after a power cut."""
     try:
         with open(place, "rb") as file:
             return decompressed(file.read(), name)
@@ -78,8 +79,7 @@ def whole_archive(place: str, name: str) -> bytes:
 
 
 def decompressed(data: bytes, name: str) -> bytes:
-    """The archive's text; empty where it is not the one of this name. The compressed bytes are not compared: builds of
-    zlib write different ones."""
+    """The archive's text; empty if its hash is not `name`. Builds of zlib differ, so compressed bytes have no hash."""
     import zlib
 
     try:
@@ -93,8 +93,8 @@ class Unsafe(Exception):
     """Another user of this host could change files in a folder."""
 
 
-def refuse_what_others_write(store: str, agent_dir: str) -> None:
-    """Raises Unsafe where another user, root excepted, could put files into the store or replace a folder above it."""
+def refuse_unsafe_store(store: str, agent_dir: str) -> None:
+    """Raises Unsafe if another user except root could create files in the store or replace a parent of it."""
     path, inside = store, True
     while True:
         try:
@@ -102,8 +102,8 @@ def refuse_what_others_write(store: str, agent_dir: str) -> None:
         except FileNotFoundError:
             about = None
         if about is not None:
-            # Above the agent's folder the sticky bit is enough, as in /tmp; an owner who is not mapped into this
-            # container is shown as 65534.
+            # Above the agent's folder the sticky bit is enough, as in /tmp. In a container, owners without a mapping
+            # are shown as 65534.
             owners = (os.getuid(), 0) if inside else (os.getuid(), 0, 65534)
             if about.st_uid not in owners:
                 raise Unsafe(f"{path} belongs to another user (uid {about.st_uid})")
@@ -116,13 +116,15 @@ def refuse_what_others_write(store: str, agent_dir: str) -> None:
 
 
 def hash_of_sources(folder: str) -> str:
-    """SHA-256 over the paths and bytes of all sources in a folder; empty where it holds anything that no archive
-    has, or a file that another user owns or may write."""
+    """SHA-256 over the paths and bytes of all sources in a folder.
+
+    Empty if the folder contains a file that no archive has, or that another user owns or may write.
+    """
     sources = []
     for parent, folders, names in os.walk(folder):
         for name in folders + names:
             about = os.lstat(os.path.join(parent, name))
-            if about.st_uid not in (os.getuid(), 0) or about.st_mode & 0o022:  # all of it for a link
+            if about.st_uid not in (os.getuid(), 0) or about.st_mode & 0o022:  # includes all symbolic links
                 return ""
         if os.path.basename(parent) != "__pycache__":
             sources += [os.path.join(parent, name) for name in names]
@@ -138,8 +140,9 @@ def hash_of_sources(folder: str) -> str:
 
 
 def is_unpacked(folder: str, sources: str) -> bool:
-    """Whether a folder holds exactly the sources of an archive, by their hash. One that was left half-written by a
-    power cut, or changed, is taken away. Raises OSError.
+    """Whether a folder contains exactly the sources of an archive, by their hash. Raises OSError.
+
+    A folder that was changed, or left incomplete by a power cut, is removed.
     """
     if not os.path.lexists(folder):
         return False
@@ -157,7 +160,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
 
 
 def unpack(sources: dict[str, str], folder: str) -> None:
-    """Writes the archive and renames it into place, so that it is present completely or not at all."""
+    """Writes the archive's files and renames their folder into place, so that it is complete or absent."""
     import shutil
 
     scratch = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -194,7 +197,7 @@ class Sources:
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Creates modules as Python does."""
+        """Leaves the creation of modules to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         origin = str(module.__spec__ and module.__spec__.origin)
@@ -202,7 +205,7 @@ class Sources:
         exec(compile(self._sources[below], origin, "exec"), module.__dict__)
 
     def settle(self) -> None:
-        """Unpacks the archive, from which Python itself imports from then on."""
+        """Unpacks the archive; from then on, Python imports from its folder."""
         if self in sys.meta_path:
             unpack(self._sources, self._folder)
             sys.meta_path.remove(self)
@@ -222,20 +225,20 @@ def main() -> int:
     folder = os.path.join(agent_dir, "store", name)
     kept = folder + ".archive"
     try:
-        refuse_what_others_write(os.path.dirname(folder), agent_dir)
+        refuse_unsafe_store(os.path.dirname(folder), agent_dir)
         unpacked = is_unpacked(folder, header["sources"])
     except Unsafe as error:
-        say(nonce, {"unsafe": str(error), "folder": agent_dir})
+        answer(nonce, {"unsafe": str(error), "folder": agent_dir})
         return 1
     except OSError as error:
-        say(nonce, {"error": str(error), "folder": agent_dir})
+        answer(nonce, {"error": str(error), "folder": agent_dir})
         return 1
     text = b"" if unpacked else whole_archive(kept, name)
     # The host may have another version of the agent, to whose daemon the bridge then connects.
     if not header["install"] and not os.path.isdir(os.path.dirname(folder)):
-        say(nonce, {"absent": True})
+        answer(nonce, {"absent": True})
         return 0
-    say(nonce, {"have": unpacked or bool(text), "python": sys.executable, "python_version": sys.version.split()[0]})
+    answer(nonce, {"have": unpacked or bool(text), "python": sys.executable, "python_version": sys.version.split()[0]})
     settle = do_nothing
     if unpacked:
         sys.path.insert(0, folder)
@@ -243,14 +246,14 @@ def main() -> int:
         try:
             text = text or receive(header["size"], name, kept)
         except OSError as error:
-            say(nonce, {"error": str(error), "folder": agent_dir})
+            answer(nonce, {"error": str(error), "folder": agent_dir})
             return 1
         sources = Sources(json.loads(text), folder)
         sys.meta_path.insert(0, sources)
         settle = sources.settle
     from torchyard_agent import ssh_bridge
 
-    return ssh_bridge.main(agent_dir, name, lambda answer: say(nonce, answer), settle, header.get("by", ""))
+    return ssh_bridge.main(agent_dir, name, lambda result: answer(nonce, result), settle, header.get("by", ""))
 
 
 sys.exit(main())

@@ -35,10 +35,10 @@ def address_towards(host: str) -> str:
                 return str(probe.getsockname()[0])
         except OSError as error:
             reason = error
-    raise RpcError(f"this host has no way to {host}: {reason}", "no_route", _NO_ROUTE)
+    raise RpcError(f"this host has no route to {host}: {reason}", "no_route", _NO_ROUTE)
 
 
-_NO_ROUTE = "Set `data_address` of the hosts in the fleet file to addresses that they reach each other by."
+_NO_ROUTE = "Set `data_address` of the hosts in the fleet file to addresses at which they reach each other."
 
 
 def interface_of(address: str) -> str | None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import socket
 import struct
 
-_UCRED = struct.Struct("3i")
+UCRED = struct.Struct("3i")
+"""The kernel's struct ucred: PID, UID, GID."""
 
 
 def peer_pid(connection: socket.socket) -> int:
     """PID of the peer; for a server, the process that began to listen. 0 if it is hidden."""
-    pid, _, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return int(pid)
+    return int(UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[0])
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """UID of the peer (SO_PEERCRED): abstract sockets have no file permissions."""
-    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return int(uid)
+    """UID of the peer: abstract sockets have no file permissions."""
+    return int(UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[1])

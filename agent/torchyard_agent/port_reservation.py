@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import socket
@@ -15,10 +16,10 @@ class NoPortFree(RpcError):
 
     def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
         if first_last is None:
-            where, hint = "of this host's ports", "Look what uses so many there: `ss -tan`."
+            where, hint = "of this host's ports", "List the used ports on the host: `ss -tan`."
         else:
             where = f"of the ports {first_last[0]}-{first_last[1]}"
-            hint = "Let runs there end, or widen `ports` of this host in the fleet file and in its firewall."
+            hint = "Wait for runs there to end, or widen `ports` of this host in the fleet file and in its firewall."
         count = "1 is" if wanted == 1 else f"{wanted} are"
         left = "none is" if free == 0 else f"only {free} {'is' if free == 1 else 'are'}"
         super().__init__(f"{count} needed {where}, but {left} free", "no_port", hint)
@@ -56,21 +57,16 @@ def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str
     addresses, IPv4 and IPv6, which is what TCPStore listens on. Ports with connections in TIME_WAIT are skipped.
     """
     held: dict[int, socket.socket] = {}
-    try:
+    with contextlib.ExitStack() as opened:
         for port in _candidates(count, first_last):
             if len(held) == count:
                 break
-            if port in held:
-                continue
-            bound = _bind(port, address)
+            bound = None if port in held else _bind(port, address)
             if bound is not None:
-                held[bound.getsockname()[1]] = bound
+                held[bound.getsockname()[1]] = opened.enter_context(bound)
         if len(held) < count:
             raise NoPortFree(count, len(held), first_last)
-    except BaseException:  # cleanup on cancellation too; raised again
-        for bound in held.values():
-            bound.close()
-        raise
+        opened.pop_all()
     return HeldPorts(held)
 
 

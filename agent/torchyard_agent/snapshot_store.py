@@ -2,8 +2,8 @@
 
 A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and
 {"path", "folder"} for empty folders; the SHA-256 of its canonical JSON is the root that names the snapshot
-(see `protocol.snapshot_manifest`). Hosts with the same home share the store, so files are written
-beside their place and renamed: they are present completely or not at all.
+(see `protocol.snapshot_manifest`). Hosts with the same home share the store, so files are written under another name
+and renamed: they are present completely or not at all.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Incoming:
         self._is_over = False
 
     def put(self, sha256: str, data: bytes, *, last: bool) -> None:
-        """Takes a piece. Raises SnapshotProblem if the complete file does not match its hash, or OSError.
+        """Writes a piece. Raises SnapshotProblem if the complete file does not match its hash, or OSError.
 
         A failed file leaves nothing behind.
         """
@@ -101,7 +101,7 @@ class Incoming:
                 del self._open[sha256]
                 file.close()
                 if digest.hexdigest() != sha256:
-                    raise SnapshotProblem("a file was damaged on the way, or changed while it was sent")
+                    raise SnapshotProblem("a file was damaged in transit, or changed while it was sent")
                 os.rename(scratch, target)
         except BaseException:  # cleanup on cancellation too; raised again
             self._open.pop(sha256, None)
@@ -111,7 +111,7 @@ class Incoming:
             raise
 
     def discard(self) -> None:
-        """Discards incomplete files; no more pieces are taken."""
+        """Discards incomplete files; further pieces are ignored."""
         with self._lock:
             self._is_over = True
             while self._open:

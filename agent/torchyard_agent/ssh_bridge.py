@@ -20,43 +20,43 @@ from torchyard_agent.protocol import paths
 
 CHUNK = 1 << 18
 """Bytes of one read."""
-UP_WITHIN_S = 10.0
+START_DEADLINE_S = 10.0
 """The time for a daemon to start, or for another to retire."""
-LOOK_EVERY_S = 0.02
+POLL_S = 0.02
 
 Settle = Callable[[], None]
 """Unpacks an archive that runs from memory so far."""
 
 
-def main(agent_dir: str, sha256: str, say: Callable[[dict[str, object]], None], settle: Settle, by: str = "") -> int:
-    """Runs until either side leaves. `say` answers the desktop, which is `by`'s, before the conversation proper."""
+def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None], settle: Settle, by: str = "") -> int:
+    """Relays until either side disconnects. `answer` sends a line to the desktop before; `by` is its user."""
     address = paths.daemon_socket(agent_dir, os.getuid())
-    last_words = _LastWords()
+    start_error = _StartError()
     try:
-        daemon = _reach(address, agent_dir, sha256, settle, by, last_words)
+        daemon = _connect_to_daemon(address, agent_dir, sha256, settle, by, start_error)
         with contextlib.suppress(OSError):
-            os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used: garbage collection goes by its age
+            os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used, for garbage collection
     except OSError as error:
-        say({"error": f"the agent could not be started: {error}", "folder": agent_dir})
+        answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
-    say({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
+    answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
     with contextlib.suppress(ConnectionError):  # a daemon that ends before accepting resets the connection
         _relay(daemon)
-    if failure := last_words.read():
+    if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
         with contextlib.suppress(BrokenPipeError):  # the desktop has disconnected meanwhile
             os.write(1, json.dumps(fault).encode() + b"\n")
     return 0
 
 
-class _LastWords:
-    """Passes on the error of a daemon that failed to start: its log may be on a full or read-only disk."""
+class _StartError:
+    """The error of a daemon that failed to start, through a pipe: its log may be on a full or read-only disk."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
 
-    def leave(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         """Called in the daemon's process."""
         text = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
         where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
@@ -64,53 +64,64 @@ class _LastWords:
             os.write(self._write, f"{text}{where}".encode("utf-8", "replace")[:1024])
 
     def read(self) -> str:
-        """Empty if no daemon has failed."""
+        """The reported error; empty if there is none."""
         try:
             return os.read(self._read, 1024).decode("utf-8", "replace")
         except BlockingIOError:
             return ""
 
 
-def _reach(address: str, agent_dir: str, sha256: str, settle: Settle, by: str, last_words: _LastWords) -> socket.socket:
+def _connect_to_daemon(
+    address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
+) -> socket.socket:
     """A connection to the daemon of this user and agent folder. Raises OSError."""
     newer = installed_version.newer_than(agent_dir, os.uname().nodename, __version__)
     if newer is not None:
         settle()
         with contextlib.suppress(ConnectionError):  # it does not start: this archive's daemon is used instead
-            return _bring_up(address, agent_dir, newer, last_words)
-    deadline = time.monotonic() + UP_WITHIN_S
-    while True:
-        try:
-            return _join_or_found(address, agent_dir, sha256, settle, by, last_words)
-        except ConnectionError:  # it was ending
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(LOOK_EVERY_S)
+            return _connect_to_archive(address, agent_dir, newer, start_error)
+    return _retry(lambda: _connect_or_start(address, agent_dir, sha256, settle, by, start_error))
 
 
-def _bring_up(address: str, agent_dir: str, sha256: str, last_words: _LastWords) -> socket.socket:
-    """A connection to the running daemon, or to this archive's, started now. Raises ConnectionError."""
-    with contextlib.suppress(ConnectionError):
-        return _connect(address)
-    _start_daemon_of(agent_dir, sha256, last_words)
-    deadline = time.monotonic() + UP_WITHIN_S
+def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
+    """Repeats `connect` while a daemon starts or ends. Raises ConnectionError."""
+    deadline = time.monotonic() + START_DEADLINE_S
     while True:
         try:
-            return _connect(address)
+            return connect()
         except ConnectionError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_S)
 
 
-def _join_or_found(
-    address: str, agent_dir: str, sha256: str, settle: Settle, by: str, last_words: _LastWords
+def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: _StartError) -> socket.socket:
+    """A connection to the running daemon, or to this archive's, started now. Raises ConnectionError."""
+    with contextlib.suppress(ConnectionError):
+        return _connect(address)
+    _start_archive(agent_dir, sha256, start_error)
+    return _retry(lambda: _connect(address))
+
+
+def _connect_or_start(
+    address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """A connection to whoever serves the name; where nobody does, this archive's daemon is founded.
+    """A connection to the running daemon, or to this archive's, started now.
 
-    The name is bound here, before the fork: whoever binds it founds the daemon, nobody waits for it to come up,
-    and two desktops that arrive together start one.
+    The name is bound before the fork: clients need not wait for the daemon's start, and two concurrent bridges start
+    one daemon.
     """
+    listener = _bind(address)
+    if listener is None:
+        settle()  # a daemon of another archive does not unpack this one
+    else:
+        with listener:
+            _fork_daemon(listener, agent_dir, sha256, settle, by, start_error)
+    return _connect(address)
+
+
+def _bind(address: str) -> socket.socket | None:
+    """A socket that listens at the name; None if another process has bound it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(address)
@@ -119,19 +130,16 @@ def _join_or_found(
         listener.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        settle()  # a daemon of another archive does not unpack this one
-    else:
-        with listener:
-            _found_daemon(listener, agent_dir, sha256, settle, by, last_words)
-    return _connect(address)
+        return None
+    return listener
 
 
 def _connect(address: str) -> socket.socket:
-    """Raises ConnectionError where no process listens, PermissionError where another user's does."""
+    """Raises ConnectionError if no process listens, PermissionError if another user's does."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # A limit of the kernel's: with one of Python's, a queue that is full for a moment is an error at once.
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *_seconds(UP_WITHIN_S)))
+        # The kernel's timeout: with Python's, the socket is non-blocking and a full queue is an error at once.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *_seconds(START_DEADLINE_S)))
         try:
             client.connect(address)
         except BlockingIOError:
@@ -142,7 +150,7 @@ def _connect(address: str) -> socket.socket:
 
             raise PermissionError(
                 f"the name @{address[1:]} is held by a process of user {user_name(uid)} (UID {uid}); "
-                "ask them, or the host's administrator, to end it"
+                "ask the user or the host's administrator to end it"
             )
     except OSError:
         client.close()
@@ -155,30 +163,30 @@ def _seconds(duration: float) -> tuple[int, int]:
     return int(duration), int(duration % 1 * 1e6)
 
 
-def _found_daemon(
-    listener: socket.socket, agent_dir: str, sha256: str, settle: Settle, by: str, last_words: _LastWords
+def _fork_daemon(
+    listener: socket.socket, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> None:
-    """Forks the daemon off this interpreter; it outlives the SSH session."""
+    """Forks the daemon from this interpreter; it outlives the SSH session."""
     node = os.uname().nodename
 
     def serve() -> int:
-        sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio would import it without need: 2 MB, 10 ms
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio would import it: 2 MB, 10 ms
         from torchyard_agent.daemon.main import main as run
 
         return run(agent_dir, node, sha256, listener, settle, by)
 
-    _detach(paths.host_dir(agent_dir, node), serve, last_words)
+    _detach(paths.host_dir(agent_dir, node), serve, start_error)
 
 
-def _start_daemon_of(agent_dir: str, sha256: str, last_words: _LastWords) -> None:
+def _start_archive(agent_dir: str, sha256: str, start_error: _StartError) -> None:
     """Starts the daemon of an archive other than this one, as systemd would; it binds its name itself."""
     main = os.path.join(paths.archive_dir(agent_dir, sha256), "torchyard_agent", "__main__.py")
     command = [sys.executable, "-I", "-S", main, "daemon", agent_dir, sha256]
-    _detach(paths.host_dir(agent_dir, os.uname().nodename), lambda: os.execv(command[0], command), last_words)
+    _detach(paths.host_dir(agent_dir, os.uname().nodename), lambda: os.execv(command[0], command), start_error)
 
 
-def _detach(folder: str, work: Callable[[], int], last_words: _LastWords) -> None:
-    """Forks a process off that does `work` as nobody's child, with its output in the host's daemon.log."""
+def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> None:
+    """Runs `work` in a forked process that is a child of init, with its output in the host's daemon.log."""
     os.makedirs(folder, 0o700, exist_ok=True)
     child = os.fork()
     if child:
@@ -199,7 +207,7 @@ def _detach(folder: str, work: Callable[[], int], last_words: _LastWords) -> Non
         os.close(log)
         status = work()
     except BaseException as error:  # the outermost handler of the forked process: reported to its parent and logged
-        last_words.leave(error)
+        start_error.report(error)
         import traceback
 
         traceback.print_exc()
@@ -208,26 +216,21 @@ def _detach(folder: str, work: Callable[[], int], last_words: _LastWords) -> Non
 
 
 def run_daemon(agent_dir: str, sha256: str) -> int:
-    """The daemon in this very process, as systemd starts it; returns at once where one runs already.
+    """Runs the daemon in this process, as systemd does; returns at once if one runs already.
 
-    Raises PermissionError where another user holds its name.
+    Raises PermissionError if another user holds its name.
     """
     address = paths.daemon_socket(agent_dir, os.getuid())
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = _bind(address)
+    if listener is None:
+        with contextlib.suppress(ConnectionError):  # it is ending, or has not started yet
+            _connect(address).close()
+        return 0
     with listener:
-        try:
-            listener.bind(address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            with contextlib.suppress(ConnectionError):  # it is ending, or has not started yet
-                _connect(address).close()
-            return 0
-        listener.listen(64)
         node = os.uname().nodename
         os.makedirs(paths.host_dir(agent_dir, node), 0o700, exist_ok=True)
         os.chdir("/")
-        sys.modules["ssl"] = None  # type: ignore[assignment]  # as above: asyncio would import it for nothing
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # as in _fork_daemon
         from torchyard_agent.daemon.main import main as run
 
         return run(agent_dir, node, sha256, listener, lambda: None)

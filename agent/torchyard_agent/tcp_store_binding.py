@@ -1,9 +1,8 @@
-"""Binds torch's store to the address that the ranks are given; torch itself listens on every interface.
+"""Binds torch's store to MASTER_ADDR alone; torch itself listens on every interface, without authentication.
 
-The store (`TCPStore` of rank 0, at MASTER_ADDR and MASTER_PORT) has no authentication. torch 2.5 and later call
-`install` while they are imported, since the archive names it as an entry point of the group `torch.backends`
-(https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html). Where the address is a name, or not one of
-this host's (NAT), torch listens as usual.
+torch 2.5 and later call `install` during their import, since the archive names it as an entry point of the group
+`torch.backends` (https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html). If the address is a name,
+or not one of this host's (NAT), torch listens as usual.
 """
 
 from __future__ import annotations

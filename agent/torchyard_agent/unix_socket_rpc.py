@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -19,13 +20,13 @@ NotificationListener = Callable[[str, dict[str, Any]], None]
 
 WRITE_LIMIT = 4 * jsonrpc.MAX_LINE
 """Unread bytes above which a client is disconnected."""
-ENOUGH = 1024 * 1024
-"""Unread bytes above which no more requests of a client are read."""
-AT_ONCE = 1000
-"""Unanswered requests above which no more requests of a client are read."""
-DEAF_AFTER_S = 10.0
-"""Such a client is disconnected if it has not read a byte for this long."""
-LOOK_EVERY_S = 0.05
+PAUSE_BACKLOG = 1024 * 1024
+"""Unread bytes above which no further requests of a client are read."""
+MAX_UNANSWERED = 1000
+"""Unanswered requests above which no further requests of a client are read."""
+READ_TIMEOUT_S = 10.0
+"""A client above PAUSE_BACKLOG is disconnected if it has not read a byte for this long."""
+POLL_S = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +98,9 @@ class Connection:
                 line = await self._reader.readline()
                 if not line.endswith(b"\n"):
                     break
-                self._take(jsonrpc.parse(line))
-                if len(self._tasks) > AT_ONCE or self.backlog > ENOUGH:
-                    await self._let_it_read()
+                self._on_message(jsonrpc.parse(line))
+                if len(self._tasks) > MAX_UNANSWERED or self.backlog > PAUSE_BACKLOG:
+                    await self._wait_for_reader()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         except ValueError as error:  # a malformed message, or a line over the limit
@@ -108,15 +109,15 @@ class Connection:
         finally:
             self.close()
 
-    async def _let_it_read(self) -> None:
-        """Waits until a client has read enough answers. Raises ConnectionError if it does not read at all."""
+    async def _wait_for_reader(self) -> None:
+        """Waits until the peer has read enough answers. Raises ConnectionError if it does not read at all."""
         loop = asyncio.get_running_loop()
         before, since = self.backlog, loop.time()
-        while len(self._tasks) > AT_ONCE or self.backlog > ENOUGH:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if self.backlog != before or before <= ENOUGH:
+        while len(self._tasks) > MAX_UNANSWERED or self.backlog > PAUSE_BACKLOG:
+            await asyncio.sleep(POLL_S)
+            if self.backlog != before or before <= PAUSE_BACKLOG:
                 before, since = self.backlog, loop.time()
-            elif loop.time() - since > DEAF_AFTER_S:
+            elif loop.time() - since > READ_TIMEOUT_S:
                 log.warning("dropping a client that does not read: %d bytes wait for it", self.backlog)
                 self._writer.transport.abort()
                 raise ConnectionAbortedError("the client does not read")
@@ -134,7 +135,8 @@ class Connection:
         for callback in self.on_close:
             callback()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _on_message(self, message: dict[str, Any]) -> None:
+        """Starts to answer a request, or delivers a notification or an answer."""
         if "method" in message:
             if "id" in message:
                 self.keep(asyncio.get_running_loop().create_task(self._answer(message)))
@@ -173,15 +175,13 @@ class Connection:
 
 def bind(address: str) -> socket.socket:
     """A listening abstract Unix socket. Raises OSError (EADDRINUSE) if the name is in use."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         listener.bind(address)
         listener.listen(64)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
+        listener.setblocking(False)
+        opened.pop_all()
+        return listener
 
 
 async def serve(
@@ -189,7 +189,7 @@ async def serve(
 ) -> asyncio.AbstractServer:
     """Serves `methods` to processes of this user; `connections` holds the open ones."""
 
-    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if peer_uid(writer.get_extra_info("socket")) != os.getuid():
             writer.close()
             return
@@ -198,13 +198,13 @@ async def serve(
         connection.on_close.append(lambda: connections.discard(connection))
         await connection.serve()
 
-    return await asyncio.start_unix_server(meet, sock=listener, limit=jsonrpc.MAX_LINE)
+    return await asyncio.start_unix_server(on_connection, sock=listener, limit=jsonrpc.MAX_LINE)
 
 
 async def adopt(
     client: socket.socket, pending: bytes, methods: dict[str, Method], connections: set[Connection]
 ) -> None:
-    """Serves a connection that was accepted elsewhere; `pending` are its received, unanswered bytes."""
+    """Serves a connection that another function has accepted; `pending` are received bytes without an answer."""
     loop = asyncio.get_running_loop()
     client.setblocking(False)
     reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)

@@ -1,4 +1,4 @@
-"""Work that a keeper does in a thread, for somebody who may not wait for its end."""
+"""Blocking calls on threads whose caller may be cancelled."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def fails(go_on: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("work", [lambda go_on: go_on.wait(10), fails])
-def test_whoever_is_cancelled_while_a_thread_works_for_him_brings_no_keeper_down(work: Any) -> None:
+def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any) -> None:
     async def cancelled() -> list[dict[str, Any]]:
-        said: list[dict[str, Any]] = []
+        errors: list[dict[str, Any]] = []
         go_on = threading.Event()
         before = set(threading.enumerate())
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: said.append(context))  # a keeper ends its run there
+        loop.set_exception_handler(lambda _, context: errors.append(context))  # a keeper ends its run there
         waiting = asyncio.create_task(in_a_thread(work, go_on))
         await asyncio.sleep(0)  # it has begun
         working = set(threading.enumerate()) - before
@@ -33,13 +33,13 @@ def test_whoever_is_cancelled_while_a_thread_works_for_him_brings_no_keeper_down
         go_on.set()
         for thread in working:
             thread.join(10)
-        await asyncio.sleep(0.01)  # what it said has been heard
-        return said
+        await asyncio.sleep(0.01)  # its callbacks have run
+        return errors
 
     assert asyncio.run(cancelled()) == []
 
 
-def test_its_result_or_its_error_is_that_of_whoever_waits() -> None:
+def test_the_caller_gets_the_result_or_the_error() -> None:
     assert asyncio.run(in_a_thread(lambda: 7)) == 7
     go_on = threading.Event()
     go_on.set()

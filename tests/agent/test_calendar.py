@@ -18,14 +18,14 @@ from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
 
 
-def test_what_a_store_makes_is_what_an_agent_reads() -> None:
+def test_a_snapshot_of_the_store_is_parsed() -> None:
     now = datetime(2026, 11, 22, 9, tzinfo=UTC)
     end = now + timedelta(hours=4)
     booked = Booking(
         "b1", "lee", "tune", "", (A, B), now, end, "UTC", State.ACTIVE, now, now, run_id="r", stop_at_end=True
     )
     rules = Rules(enforcement=(Enforcement("gpu-*", "warn", 90, dry_run=False),))
-    told = agent_snapshot(
+    sent = agent_snapshot(
         [booked],
         [Login("gpu-*", "ubuntu", "kim"), Login("gpu-*", "ubuntu", "lee")],
         rules,
@@ -34,7 +34,7 @@ def test_what_a_store_makes_is_what_an_agent_reads() -> None:
         now + timedelta(days=3),
     )
 
-    known = parse(told)
+    known = parse(sent)
 
     assert known.taken == now.timestamp()
     assert known.bookings == (
@@ -74,7 +74,7 @@ def test_times_are_read_as_the_library_reads_them(zone: Any, day: str) -> None:
         ({"bookings": [booking("lee", T0, T0 + 1)] * 5001}, "more than"),
     ],
 )
-def test_what_is_wrong_in_a_snapshot_is_said_and_nothing_of_it_taken(changes: dict[str, Any], sentence: str) -> None:
+def test_an_error_in_a_snapshot_is_reported(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RpcError, match="not understood") as refused:
         parse({**snapshot(), **changes})
     assert sentence in str(refused.value)
@@ -82,7 +82,7 @@ def test_what_is_wrong_in_a_snapshot_is_said_and_nothing_of_it_taken(changes: di
 
 
 @pytest.mark.parametrize("data", [None, [], "x", 1, {}])
-def test_what_is_no_snapshot_at_all_is_refused(data: object) -> None:
+def test_other_data_is_rejected_as_a_snapshot(data: object) -> None:
     with pytest.raises(RpcError):
         parse(data)
 
@@ -94,7 +94,7 @@ def test_a_snapshot_is_fresh_for_an_hour_at_most() -> None:
     assert not known.is_fresh(T0 - HOUR), "the host's clock was set back by an hour"
 
 
-def test_a_login_stands_for_the_person_of_its_name_where_the_table_names_neither_on_any_host() -> None:
+def test_a_login_belongs_to_the_person_of_its_name_if_the_table_has_neither() -> None:
     logins = [login("bob", "max", host="gpu-a"), login("eve", "ada", host="gpu-a")]
     known = parse(snapshot(booking("lee", T0, T0 + 1), booking("eve", T0, T0 + 1), logins=logins))
     assert known.persons_of("gpu-b", "lee") == ("lee",)

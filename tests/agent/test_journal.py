@@ -1,4 +1,4 @@
-"""The journal, read as it grows and replayed from where a client left it."""
+"""The journal: reading it as it grows, and continuing after the last event of a client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def line(seq: int, epoch: str = "e1") -> str:
     return json.dumps({"epoch": epoch, "seq": seq, "time": "t", "event": "run_state", "state": "running"}) + "\n"
 
 
-def test_each_look_gives_what_is_new(tmp_path: Path) -> None:
+def test_each_read_returns_the_new_events(tmp_path: Path) -> None:
     reader = JournalReader(str(tmp_path))
     assert reader.read() == []
 
@@ -28,7 +28,7 @@ def test_each_look_gives_what_is_new(tmp_path: Path) -> None:
     assert [event["seq"] for event in reader.read()] == [3]
 
 
-def test_lines_that_a_power_cut_has_damaged_are_left_out(tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     whole = (line(1) + line(2)).encode()
     (tmp_path / "journal.jsonl").write_bytes(
         whole[:-20] + bytes(20) + b"\n[1]\n7\n{}\n\xff\xfe\n" + line(3).encode() + bytes(100)
@@ -37,7 +37,7 @@ def test_lines_that_a_power_cut_has_damaged_are_left_out(tmp_path: Path) -> None
     assert [event["seq"] for event in JournalReader(str(tmp_path)).read()] == [1, 3]
 
 
-def test_a_client_gets_what_it_has_not_seen() -> None:
+def test_a_client_gets_the_events_that_it_has_not_seen() -> None:
     events = [json.loads(line(seq)) for seq in (1, 2, 3)]
 
     assert [event["seq"] for event in after(events, ["e1", 2])] == [3]

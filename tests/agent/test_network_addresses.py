@@ -21,7 +21,7 @@ AGENT = Path(__file__).resolve().parents[2] / "agent"
 
 
 def free_range(size: int) -> tuple[int, int]:
-    """A range of ports that nobody uses at this moment."""
+    """A range of unused ports."""
     for first in range(20000, 30000, 100):
         with contextlib.suppress(NoPortFree):
             hold_ports(size, (first, first + size - 1)).release()
@@ -30,14 +30,14 @@ def free_range(size: int) -> tuple[int, int]:
 
 
 def own_addresses() -> list[tuple[str, str]]:
-    """(interface, address) of this host, as `ip` tells."""
+    """(interface, address) of this host, from `ip`."""
     try:
-        said = subprocess.run(["ip", "-j", "address"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(["ip", "-j", "address"], capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
         pytest.skip("there is no `ip` here")
     return [
         (interface["ifname"], address["local"])
-        for interface in json.loads(said)
+        for interface in json.loads(output)
         for address in interface["addr_info"]
         if "local" in address
     ]
@@ -59,7 +59,7 @@ def test_a_second_address_of_an_interface_is_known_too() -> None:
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7", "2001:db8::7", "no address", ""])
-def test_somebody_elses_address_has_no_interface(address: str) -> None:
+def test_an_address_of_another_host_has_no_interface(address: str) -> None:
     assert interface_of(address) is None
 
 
@@ -71,14 +71,14 @@ def test_the_address_towards_a_host_is_the_one_that_leads_there() -> None:
             assert address_towards(address) == address
 
 
-def test_a_name_that_does_not_resolve_is_a_sentence() -> None:
+def test_a_name_that_does_not_resolve_is_an_error() -> None:
     with pytest.raises(RpcError, match=r"this host cannot resolve no-such-host\.invalid") as refused:
         address_towards("no-such-host.invalid")
     assert refused.value.code == "no_route"
     assert "data_address" in refused.value.hint
 
 
-def test_held_ports_are_different_and_nobody_listens_on_them() -> None:
+def test_held_ports_are_different_and_not_listened_on() -> None:
     held = hold_ports(5)
     try:
         assert len(set(held.ports)) == 5
@@ -135,7 +135,7 @@ def test_the_same_port_is_never_held_twice_by_two_processes() -> None:
     assert len(set(ports)) == 40
 
 
-def test_ports_are_never_held_twice_by_many_who_ask_at_once() -> None:
+def test_concurrent_requests_never_hold_a_port_twice() -> None:
     first, last = free_range(30)
     held: list[HeldPorts] = []
     start = threading.Barrier(6)
@@ -157,7 +157,7 @@ def test_ports_are_never_held_twice_by_many_who_ask_at_once() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
 @pytest.mark.parametrize("reuse", [0, 1])
-def test_a_port_that_somebody_listens_on_is_passed_over(address: str, reuse: int) -> None:
+def test_a_port_in_use_is_skipped(address: str, reuse: int) -> None:
     first, last = free_range(2)
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
@@ -168,7 +168,7 @@ def test_a_port_that_somebody_listens_on_is_passed_over(address: str, reuse: int
         held.release()
 
 
-def test_a_port_with_connections_in_time_wait_is_passed_over() -> None:
+def test_a_port_with_connections_in_time_wait_is_skipped() -> None:
     first, last = free_range(2)
     with socket.create_server(("127.0.0.1", first)) as server:
         caller = socket.create_connection(("127.0.0.1", first))
@@ -181,7 +181,7 @@ def test_a_port_with_connections_in_time_wait_is_passed_over() -> None:
     held.release()
 
 
-def test_a_held_port_is_given_to_nobody_who_asks_for_any() -> None:
+def test_a_held_port_is_not_given_to_another_process() -> None:
     ports = hold_ports(50)
     try:
         for reuse in (0, 1):
@@ -196,7 +196,7 @@ def test_a_held_port_is_given_to_nobody_who_asks_for_any() -> None:
 
 
 @pytest.mark.parametrize("where", ["", "127.0.0.1"])
-def test_who_binds_with_reuse_listens_over_a_held_port(where: str) -> None:
+def test_a_process_with_reuseaddr_listens_over_a_held_port(where: str) -> None:
     held = hold_ports(1, address=where)
     (port,) = held.ports
     try:

@@ -74,7 +74,7 @@ def test_no_path_leads_out_of_the_working_folder(tmp_path: Path, path: str) -> N
         snapshot_store.materialize(str(tmp_path), root, str(tmp_path / "work"))
 
 
-def test_what_comes_after_a_sender_has_gone_is_not_taken(tmp_path: Path) -> None:
+def test_pieces_after_the_end_of_a_sender_are_ignored(tmp_path: Path) -> None:
     gone = Incoming(str(tmp_path), "gone")
     gone.discard()
     gone.put(hashlib.sha256(b"late").hexdigest(), b"late", last=True)
@@ -82,7 +82,7 @@ def test_what_comes_after_a_sender_has_gone_is_not_taken(tmp_path: Path) -> None
     assert not list(tmp_path.rglob("*"))
 
 
-def test_a_file_that_the_store_has_lost_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_file_that_the_store_has_lost_is_requested_again(tmp_path: Path) -> None:
     manifest = [entry("a", b"whole"), entry("b", b"x" * 3_000_000)]
     for data in (b"whole", b"x" * 3_000_000):
         put(tmp_path, data)
@@ -96,7 +96,7 @@ def test_a_file_that_the_store_has_lost_is_asked_for_again(tmp_path: Path) -> No
     assert snapshot_store.missing(str(tmp_path), manifest) == [manifest[1]["sha256"]]
 
 
-def test_a_list_of_files_that_a_power_cut_has_emptied_is_asked_for_again(tmp_path: Path) -> None:
+def test_an_empty_manifest_is_requested_again(tmp_path: Path) -> None:
     put(tmp_path, b"1")
     root = snapshot_store.seal(str(tmp_path), [entry("a", b"1")])
     [manifest] = tmp_path.rglob(snapshot_store.MANIFEST)

@@ -1,9 +1,7 @@
 """The audit log of a host: acts on the agent and its runs, with time and user, appended to `audit.jsonl`.
 
-Events of a run are in the run's journal; the audit log has what outlives the run or belongs to none. A successful
-undeploy removes it.
-
-The daemon notes its start here before it imports large modules, so this module imports little.
+It has the acts that concern no run or outlive it; all others are in the run's journal. A successful undeploy removes
+it. The daemon notes its start here before it imports large modules, so this module imports little.
 """
 
 from __future__ import annotations
@@ -13,31 +11,28 @@ import fcntl
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torchyard_agent.protocol import paths
+from torchyard_agent.protocol import paths, timestamps
 from torchyard_agent.protocol.attribution import attribution_entry
 
 if TYPE_CHECKING:
     from torchyard_agent.unix_socket_rpc import Connection, Method
 
-FULL = 256 * 1024
-"""Bytes of `audit.jsonl` at which it replaces `audit.1.jsonl`."""
-MOST = 1000
+MAX_BYTES = 256 * 1024
+"""Size of `audit.jsonl` at which it replaces `audit.1.jsonl`."""
+MAX_ACTS = 1000
 """The most acts in one answer."""
 _ACTS = {"retire": "retire", "undeploy": "undeploy", "run.remove": "remove", "run.abort": "take_back"}
-"""Methods that are noted, with the name of the act."""
+"""The methods that are noted, with the names of their acts."""
 _STARTS = ("deploy", "upgrade", "start")
 
 
 def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> None:
-    """Appends a line. Write errors are ignored, so that they do not prevent the act."""
+    """Appends an act. Write errors are printed, and do not prevent the act."""
     path = _path(agent_dir, node)
-    seconds = time.time()
-    now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
-    line = json.dumps({"time": now, **attribution_entry(what, by, **more)}).encode() + b"\n"
+    line = json.dumps({"time": timestamps.now(), **attribution_entry(what, by, **more)}).encode() + b"\n"
     try:
         _rotate(path)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -48,24 +43,25 @@ def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> 
     except FileNotFoundError:
         pass  # undeployed: the folder has been removed
     except OSError as error:
-        print(f"{what} by {by or 'nobody named'} could not be noted in {path}: {error}", file=sys.stderr)
+        print(f"{what} by {by or 'an unnamed user'} could not be noted in {path}: {error}", file=sys.stderr)
 
 
 def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object) -> None:
-    """Notes a daemon's start: the first on this host, one of another archive than the last, or the same again."""
+    """Notes a daemon's start: `deploy` for the first on this host, `upgrade` for another archive, else `start`."""
     before = next((act for act in reversed(list(_acts(agent_dir, node))) if act.get("what") in _STARTS), None)
+    more = {"version": version, "sha256": sha256}
     if before is None:
-        note(agent_dir, node, "deploy", by, version=version, sha256=sha256)
+        note(agent_dir, node, "deploy", by, **more)
     elif before.get("sha256") == sha256:
-        note(agent_dir, node, "start", by, version=version, sha256=sha256)
+        note(agent_dir, node, "start", by, **more)
     else:
-        note(agent_dir, node, "upgrade", by, version=version, sha256=sha256, before=str(before.get("version")))
+        note(agent_dir, node, "upgrade", by, **more, before=str(before.get("version")))
 
 
-def read(agent_dir: str, node: str, last: int = MOST) -> list[dict[str, Any]]:
+def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]]:
     """The last acts, oldest first. Incomplete lines are skipped."""
     acts = list(_acts(agent_dir, node))
-    return acts[-max(1, min(last, MOST)) :]
+    return acts[-max(1, min(last, MAX_ACTS)) :]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
@@ -79,7 +75,7 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
             try:
                 result = await method(connection, params)
             except RpcError as refusal:
-                if what == "undeploy":  # it removes this file on success
+                if what == "undeploy":  # removes this file on success
                     note(agent_dir, node, what, by, refused=refusal.code)
                 raise
             note(agent_dir, node, what, by, **more)
@@ -88,7 +84,7 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
         return answer
 
     async def audit_read(connection: Connection, params: dict[str, Any]) -> Any:
-        return read(agent_dir, node, int(params.get("last", MOST)))
+        return read(agent_dir, node, int(params.get("last", MAX_ACTS)))
 
     watched = {name: noted(_ACTS[name], method) if name in _ACTS else method for name, method in methods.items()}
     return {**watched, "audit.read": audit_read}
@@ -119,7 +115,7 @@ def _rotate(path: str) -> None:
 
 def _is_full(path: str) -> bool:
     try:
-        return os.stat(path).st_size >= FULL
+        return os.stat(path).st_size >= MAX_BYTES
     except FileNotFoundError:
         return False
 

@@ -71,9 +71,9 @@ class Bookings:
         self._host = node
         self._calendar: Calendar | None = None
         self._snapshot: dict[str, Any] = {}
-        """The calendar as it was received; keepers get their part of it."""
+        """The calendar as it was received, parts of which are sent to keepers."""
         self._revision = ""
-        """Revision of the snapshot, as the desktop named it; empty if it named none."""
+        """The desktop's name of the snapshot's revision; empty if it sent none."""
         self._here: set[str] | None = None
         """The GPUs of this host, once they were sampled."""
         self._idle: dict[str, Idle] = {}
@@ -109,19 +109,19 @@ class Bookings:
     # -- methods for desktops
 
     async def take(self, connection: Connection, params: Params) -> Any:
-        """Takes a desktop's calendar, unless a newer one is known."""
+        """Stores a desktop's calendar unless a newer one is known."""
         snapshot, host = params["snapshot"], _host(params)
-        told = calendar.parse(snapshot)
-        _check_clock(told.taken)
+        received = calendar.parse(snapshot)
+        _check_clock(received.taken)
         known = self._calendar
-        kept = known is None or told.taken >= known.taken
+        kept = known is None or received.taken >= known.taken
         if kept:
-            await self._keep(told, snapshot, host, str(params.get("revision", ""))[: calendar.MAX_TEXT])
+            await self._keep(received, snapshot, host, str(params.get("revision", ""))[: calendar.MAX_TEXT])
         assert self._calendar is not None
         return {"kept": kept, "taken": timestamps.rfc3339(self._calendar.taken)}
 
     async def confirm(self, connection: Connection, params: Params) -> Any:
-        """Confirms that the snapshot of this revision still holds at `taken`. `kept` is false for another revision."""
+        """Confirms that the snapshot of this revision is valid at `taken`. `kept` is false for another revision."""
         host = _host(params)
         try:
             taken = timestamps.parse_timestamp(params.get("taken"))
@@ -137,8 +137,8 @@ class Bookings:
             await self._keep(known._replace(taken=taken), renewed, host, self._revision)
         return {"kept": True}
 
-    async def _keep(self, told: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
-        self._hold(told, snapshot, host, revision)
+    async def _keep(self, received: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
+        self._hold(received, snapshot, host, revision)
         self._write(self._file, {"host": host, "snapshot": snapshot, "revision": revision})
         await self._update_keepers()
 
@@ -200,23 +200,23 @@ class Bookings:
         while True:
             self._news.clear()
             try:
-                wait_s = await self._look()
+                wait_s = await self._sample()
             except Exception:  # the outermost handler: an error in one sample must not end the task
-                log.exception("looking at the GPUs for bookings failed")
+                log.exception("sampling the GPUs for bookings failed")
                 wait_s = self._pace.evidence_s
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), wait_s)
 
-    async def _look(self) -> float | None:
+    async def _sample(self) -> float | None:
         """Samples the GPUs if needed. Returns the seconds until the next sample; None: with the next calendar."""
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        # With a stale calendar, findings are still noted as long as it has bookings.
+        # A stale calendar that still has bookings is used for findings, not for acts.
         enforces = enforcement.level != OFF and now < known.until
         if not enforces:
             self._enforcer.forget()
-        wait_s = next_look(known, self._here, enforces, now, self._pace)
+        wait_s = next_sample(known, self._here, enforces, now, self._pace)
         booked_now = any(one.is_running(now) and self._is_here(one.gpus) for one in known.bookings)
         if not enforces and not booked_now:
             return wait_s
@@ -239,7 +239,7 @@ class Bookings:
         asleep = self._activity.asleep(pids, time.monotonic())
         busy = {gpu["uuid"] for gpu in sample["gpus"] if booking_usage.is_busy(gpu, held, asleep)}
         assert self._here is not None
-        self._idle = booking_usage.look(self._idle, known.bookings, busy, self._here, now, self._pace.gap_s)
+        self._idle = booking_usage.update_idle(self._idle, known.bookings, busy, self._here, now, self._pace.gap_s)
         seen = []
         for gpu in sample["gpus"]:
             for process in gpu["processes"]:
@@ -281,11 +281,11 @@ def _host(params: Params) -> str:
 def _check_clock(taken: float) -> None:
     ahead = taken - time.time()
     if ahead > calendar.AHEAD_S:
-        hint = "Let a time service run on the desktop, the database's host and this one."
+        hint = "Run a time service on the desktop, the database's host and this one."
         raise RpcError(f"the snapshot was taken {ahead:.0f} s in the future of this host's clock", "clock", hint)
 
 
-def next_look(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
+def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
     """Seconds until a sample is needed; None if only a new calendar can change that. `here` is None if unknown."""
     if enforces:
         return pace.enforce_s

@@ -1,9 +1,9 @@
 """Garbage collection of ended runs, snapshots, agent archives and old log text, by age and size.
 
-It runs in a process of its own (see `garbage_collection_trigger`): it may scan a hundred thousand files without
-delaying the daemon. Kept are runs whose keeper is alive, archives that a keeper or daemon runs from, and snapshots that
-a run of any host with the same home refers to. Each host removes only its own runs: only there is it known whether a
-keeper is alive. Folders are renamed before they are removed, so that they are present completely or not at all.
+It runs in a process of its own (see `garbage_collection_trigger`), since it may scan a hundred thousand files. It keeps
+runs whose keeper is alive, archives that a keeper or daemon runs from, and snapshots that a run of any host with the
+same home refers to. Each host removes only its own runs, since other hosts cannot know whether a keeper is alive.
+Folders are renamed before they are removed, so that they are present completely or not at all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torchyard_agent.daemon import audit, installed_version
 from torchyard_agent.daemon.upload_locks import UploadLocks
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol import paths
+from torchyard_agent.telemetry.procfs import each_process
 
 DAY_S = 86400.0
 GB = 1e9
@@ -39,6 +40,12 @@ QUIET_S = 3600.0
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
 """Age at which incomplete uploads of an archive are removed."""
+SNAPSHOTS_S = 7 * DAY_S
+SNAPSHOTS_WHEN_SHORT_S = DAY_S
+SHORT_SHARE = 0.1
+"""If a smaller part of the disk is free, snapshots are kept for a day only."""
+FILES_S = DAY_S
+"""Age up to which a file without a snapshot may belong to an upload under way."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
@@ -215,6 +222,67 @@ def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
     return count
 
 
+def prune(agent_dir: str, now: float | None = None) -> int:
+    """Removes unused snapshots and files; returns the number of snapshots. Failures are ignored."""
+    now = time.time() if now is None else now
+    store = paths.store_dir(agent_dir)
+    try:
+        about = os.statvfs(store)
+        names = os.listdir(os.path.join(store, "snapshots"))
+    except OSError:
+        return 0
+    keep_s = SNAPSHOTS_WHEN_SHORT_S if about.f_bavail < SHORT_SHARE * about.f_blocks else SNAPSHOTS_S
+    try:
+        used = used_by_runs(agent_dir)
+    except OSError:
+        return 0  # the runs of some host cannot be read now
+    old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
+    for root in old:
+        shutil.rmtree(paths.snapshot_dir(agent_dir, root), ignore_errors=True)
+    _prune_files(agent_dir, set(names) - set(old), now)
+    return len(old)
+
+
+def used_by_runs(agent_dir: str) -> set[str]:
+    """Roots of all snapshots that runs of any host refer to. Raises OSError if a record cannot be read."""
+    found = set()
+    for host in _names(os.path.join(agent_dir, "hosts")):
+        for run_id in _names(paths.runs_dir(agent_dir, host)):
+            try:
+                with open(os.path.join(paths.run_dir(agent_dir, host, run_id), "run.json"), encoding="utf-8") as file:
+                    root = json.load(file).get("snapshot")
+            except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
+                continue
+            if root:
+                found.add(str(root))
+    return found
+
+
+def _used_at(agent_dir: str, root: str) -> float:
+    folder = paths.snapshot_dir(agent_dir, root)
+    for path in (os.path.join(folder, snapshot_store.MANIFEST), folder):
+        with contextlib.suppress(OSError):
+            return os.stat(path).st_mtime
+    return float("inf")
+
+
+def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
+    wanted: set[str] = set()
+    for root in roots:
+        manifest = snapshot_store.read_manifest(agent_dir, root)
+        if manifest is None and os.path.exists(
+            os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
+        ):
+            return  # unreadable now: its files must be kept
+        wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
+    for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
+        for name in names:
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                if name not in wanted and now - os.stat(path).st_mtime > FILES_S:
+                    os.unlink(path)
+
+
 def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
     """Removes agents that were unused for long, and incomplete uploads; returns how many agents."""
     store = paths.store_dir(agent_dir)
@@ -274,14 +342,8 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
 def _named_by_processes(store: str) -> set[str]:
     """Archives of this store that are named in command lines of this user's processes."""
     mark = os.fsencode(store) + b"/"
-    found = set()
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
-            for piece in file.read().split(mark)[1:]:
-                found.add(piece[:64].decode("ascii", "replace"))
-    return found
+    pieces = (piece for _, line in each_process("cmdline") for piece in line.split(mark)[1:])
+    return {piece[:64].decode("ascii", "replace") for piece in pieces}
 
 
 # -- files
@@ -326,7 +388,7 @@ def _remove(folder: str, removed: str) -> None:
 
 
 def _empty_removed(agent_dir: str, node: str) -> None:
-    """Removes what an earlier collection could not: over NFS, open files stay for a while."""
+    """Removes folders that an earlier collection could not: over NFS, open files remain for a while."""
     folder = os.path.join(paths.host_dir(agent_dir, node), REMOVED)
     for name in _names(folder):
         _remove_tree(os.path.join(folder, name))
@@ -389,85 +451,3 @@ def main(agent_dir: str, node: str, sha256: str) -> int:
         print(f"garbage collection: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-KEEP_S = 7 * 86400.0
-KEEP_WHEN_SHORT_S = 86400.0
-SHORT_SHARE = 0.1
-"""If a smaller part of the disk is free, snapshots are kept for a day only."""
-FRESH_S = 86400.0
-"""Age up to which a file without a snapshot may belong to an upload under way."""
-
-
-def prune(agent_dir: str, now: float | None = None) -> int:
-    """Removes unused snapshots and files; returns the number of snapshots. Failures are ignored."""
-    now = time.time() if now is None else now
-    store = paths.store_dir(agent_dir)
-    try:
-        about = os.statvfs(store)
-        names = os.listdir(os.path.join(store, "snapshots"))
-    except OSError:
-        return 0
-    keep_s = KEEP_WHEN_SHORT_S if about.f_bavail < SHORT_SHARE * about.f_blocks else KEEP_S
-    try:
-        used = used_by_runs(agent_dir)
-    except OSError:
-        return 0  # the runs of some host cannot be read now
-    old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
-    for root in old:
-        _remove_folder(paths.snapshot_dir(agent_dir, root))
-    _prune_files(agent_dir, set(names) - set(old), now)
-    return len(old)
-
-
-def used_by_runs(agent_dir: str) -> set[str]:
-    """Roots of all snapshots that runs of any host refer to. Raises OSError if a record cannot be read."""
-    found = set()
-    for run in _folders(os.path.join(agent_dir, "hosts")):
-        try:
-            with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
-                root = json.load(file).get("snapshot")
-        except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
-            continue
-        if root:
-            found.add(str(root))
-    return found
-
-
-def _folders(hosts: str) -> Iterator[str]:
-    for host in _names(hosts):
-        runs = os.path.join(hosts, host, "runs")
-        for run in _names(runs):
-            yield os.path.join(runs, run)
-
-
-def _used_at(agent_dir: str, root: str) -> float:
-    folder = paths.snapshot_dir(agent_dir, root)
-    for path in (os.path.join(folder, snapshot_store.MANIFEST), folder):
-        with contextlib.suppress(OSError):
-            return os.stat(path).st_mtime
-    return float("inf")
-
-
-def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
-    wanted: set[str] = set()
-    for root in roots:
-        manifest = snapshot_store.read_manifest(agent_dir, root)
-        if manifest is None and os.path.exists(
-            os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
-        ):
-            return  # unreadable now: its files must be kept
-        wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
-    for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
-        for name in names:
-            path = os.path.join(parent, name)
-            with contextlib.suppress(OSError):
-                if name not in wanted and now - os.stat(path).st_mtime > FRESH_S:
-                    os.unlink(path)
-
-
-def _remove_folder(folder: str) -> None:
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)

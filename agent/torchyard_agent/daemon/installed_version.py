@@ -1,7 +1,7 @@
 """The agent version of a host, noted by each starting daemon so that an older desktop does not downgrade it.
 
-Without the note, a desktop would start the daemon of its own archive after a newer daemon was killed or the host
-rebooted. The note lies in the host's own folder: hosts with a shared home may be upgraded one by one.
+Without the note, an older desktop would start its own daemon after the newer one was killed or the host rebooted. The
+note lies in the host's own folder, since hosts with a shared home may be upgraded one by one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ NOTE = "agent.json"
 
 
 def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
-    """Notes that this host has that agent unpacked. Write errors are ignored."""
+    """Notes that this host has unpacked that agent. Write errors are ignored."""
     path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
     with contextlib.suppress(OSError):
-        os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used: garbage collection goes by its age
+        os.utime(paths.archive_dir(agent_dir, sha256))  # marks it as used, for garbage collection
     if noted(path) == (version, sha256):
         return
     with contextlib.suppress(OSError):

@@ -47,7 +47,9 @@ def main(
     if conversations is None:
         return 0
     settle_and_note()
+    import asyncio
+
     from torchyard_agent.daemon.server import serve_until_retired
 
-    serve_until_retired(agent_dir, hello, listener, conversations)
+    asyncio.run(serve_until_retired(agent_dir, hello, listener, conversations))
     return 0

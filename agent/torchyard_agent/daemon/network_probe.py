@@ -1,8 +1,8 @@
 """Probes connections between hosts on the data network: whether a port is reachable, and the throughput.
 
-A host listens briefly at ports that a run holds there (bound but not listening, so that they can be listened on) or at
-one of its range. Callers present a token that only the launching desktop knows. Connections are reset and not closed,
-so that none stays in TIME_WAIT at a port that a rank is about to use.
+A host listens briefly at ports that a run holds there (bound but not listening) or at one of its range. Clients send a
+token that only the launching desktop knows. Connections are reset and not closed, so that none stays in TIME_WAIT at a
+port that a rank is about to use.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LISTEN_S = 60.0
 """The longest time of listening, even if the desktop has disappeared."""
 LONGEST_PULL_S = 1.0
 STALLED_S = 0.8
-"""A measurement without data for so long ends: pairs are measured in turn, each for 2 s at most."""
+"""A measurement without data for this time ends: pairs are measured in turn, each for 2 s at most."""
 WARM_UP_S = 0.1
 """Time at the start of a measurement in which TCP opens its window."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
-"""Traffic above this share of an interface's speed, and above the bytes before, counts as busy."""
-LOOK_AT_TRAFFIC_S = 0.3
+"""An interface with more traffic than this share of its speed, and than BUSY_BYTES_S, counts as busy."""
+OBSERVE_S = 0.3
 """Observation time: training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
@@ -116,7 +116,7 @@ class _Listener:
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: port_reservation.HeldPorts | None = None
-        self._visitors: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def ports(self) -> list[int]:
@@ -143,51 +143,49 @@ class _Listener:
             loop.remove_reader(listening.fileno())
             listening.close()
         self._sockets.clear()
-        for visitor in self._visitors:
-            visitor.cancel()
+        for client in self._tasks:
+            client.cancel()
 
     def _serve(self, listening: socket.socket) -> None:
         listening.listen(64)
         listening.setblocking(False)
-        asyncio.get_running_loop().add_reader(listening.fileno(), self._meet, listening)
+        asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
 
-    def _meet(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            visitor, _ = listening.accept()
+            client, _ = listening.accept()
         except OSError:
             return
-        visitor.setblocking(False)
-        task = asyncio.get_running_loop().create_task(self._talk(visitor))
-        self._visitors.add(task)
-        task.add_done_callback(self._visitors.discard)
+        client.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._serve_client(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _talk(self, visitor: socket.socket) -> None:
+    async def _serve_client(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        _close_without_lingering(visitor)
+        _reset_on_close(client)
         handed_over = False
         try:
-            said = b""
-            wanted = len(self._token) + len(b"pull\n")
+            greeting = b""
+            length = len(self._token) + len(b"pull\n")
             deadline = loop.time() + GREETING_S
-            while len(said) < wanted and loop.time() < deadline:
-                data = await asyncio.wait_for(loop.sock_recv(visitor, wanted - len(said)), deadline - loop.time())
+            while len(greeting) < length and loop.time() < deadline:
+                data = await asyncio.wait_for(loop.sock_recv(client, length - len(greeting)), deadline - loop.time())
                 if not data:
                     return
-                said += data
-            if said == self._token + b"here\n":
-                await loop.sock_sendall(visitor, b"here\n")
-                with contextlib.suppress(OSError):
-                    await asyncio.wait_for(
-                        loop.sock_recv(visitor, 1), GREETING_S
-                    )  # until the other side has disconnected
-            elif said == self._token + b"pull\n":
+                greeting += data
+            if greeting == self._token + b"here\n":
+                await loop.sock_sendall(client, b"here\n")
+                with contextlib.suppress(OSError):  # until the other side has disconnected
+                    await asyncio.wait_for(loop.sock_recv(client, 1), GREETING_S)
+            elif greeting == self._token + b"pull\n":
                 handed_over = True
-                await loop.run_in_executor(None, _pour, visitor)
+                await loop.run_in_executor(None, _send_zeros, client)
         except (OSError, asyncio.TimeoutError):
             pass  # without the token, or disconnected
         finally:
             if not handed_over:
-                visitor.close()
+                client.close()
 
 
 async def _try(token: str, source: str | None, target: Params) -> Params | None:
@@ -195,52 +193,52 @@ async def _try(token: str, source: str | None, target: Params) -> Params | None:
     loop = asyncio.get_running_loop()
     address, port = str(target["address"]), int(target["port"])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as way:
-        way.setblocking(False)
-        _close_without_lingering(way)
+    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.setblocking(False)
+        _reset_on_close(probe)
         try:
             if source and network_addresses.interface_of(source):
-                way.bind((source, 0))
-            await asyncio.wait_for(loop.sock_connect(way, (address, port)), CONNECT_S)
-            await asyncio.wait_for(loop.sock_sendall(way, f"{token}\nhere\n".encode()), GREETING_S)
-            said = await asyncio.wait_for(loop.sock_recv(way, 16), GREETING_S)
+                probe.bind((source, 0))
+            await asyncio.wait_for(loop.sock_connect(probe, (address, port)), CONNECT_S)
+            await asyncio.wait_for(loop.sock_sendall(probe, f"{token}\nhere\n".encode()), GREETING_S)
+            answer = await asyncio.wait_for(loop.sock_recv(probe, 16), GREETING_S)
         except asyncio.TimeoutError:
             return {**target, "error": f"no answer within {CONNECT_S:.0f} s"}
         except OSError as error:
             return {**target, "error": _reason(error)}
-    return None if said == b"here\n" else {**target, "error": "something else answers there"}
+    return None if answer == b"here\n" else {**target, "error": "another program answers there"}
 
 
 def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float) -> float:
     """Bytes per second after the warm-up. Blocks; raises OSError."""
     own = (source, 0) if source and network_addresses.interface_of(source) else None
-    with socket.create_connection(where, STALLED_S, own) as way:
-        _close_without_lingering(way)
-        way.sendall(f"{token}\npull\n".encode())
+    with socket.create_connection(where, STALLED_S, own) as connection:
+        _reset_on_close(connection)
+        connection.sendall(f"{token}\npull\n".encode())
         buffer = memoryview(bytearray(_CHUNK))
-        begin = counting = time.monotonic()
-        came = 0
+        begin = counted_from = time.monotonic()
+        received = 0
         while True:
-            size = way.recv_into(buffer)
+            size = connection.recv_into(buffer)
             now = time.monotonic()
             if not size:
                 raise ConnectionResetError("the other side has closed")
             if now - begin < WARM_UP_S:
-                counting, came = now, 0
+                counted_from, received = now, 0
                 continue
-            came += size
+            received += size
             if now - begin >= seconds:
-                return came / max(now - counting, 1e-6)
+                return received / max(now - counted_from, 1e-6)
 
 
-def _pour(visitor: socket.socket) -> None:
+def _send_zeros(client: socket.socket) -> None:
     """Sends zeros until the other side disconnects."""
     chunk = bytes(_CHUNK)
-    visitor.settimeout(GREETING_S)
+    client.settimeout(GREETING_S)
     end = time.monotonic() + LONGEST_PULL_S + GREETING_S
-    with contextlib.suppress(OSError), visitor:
+    with contextlib.suppress(OSError), client:
         while time.monotonic() < end:
-            visitor.sendall(chunk)
+            client.sendall(chunk)
 
 
 async def _is_busy(address: str) -> bool:
@@ -249,7 +247,7 @@ async def _is_busy(address: str) -> bool:
     if interface is None:
         return False
     before, begin = _traffic(interface), time.monotonic()
-    await asyncio.sleep(LOOK_AT_TRAFFIC_S)
+    await asyncio.sleep(OBSERVE_S)
     rate = (_traffic(interface) - before) / (time.monotonic() - begin)
     speed = _number(f"/sys/class/net/{interface}/speed") * 125_000  # in Mbit/s; -1 if unknown
     return rate > max(BUSY_BYTES_S, BUSY_SHARE * speed)
@@ -269,7 +267,7 @@ def _number(path: str) -> int:
         return 0
 
 
-def _close_without_lingering(connection: socket.socket) -> None:
+def _reset_on_close(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.journal import JournalReader
+from torchyard_agent.keeper.processes import orphans
 from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = "/dev/shm"
 INFINIBAND = "/sys/class/infiniband"
-KEEPER_LEAVES_WITHIN_S = 30.0
-"""Age of a run's end from which its keeper counts as a leftover."""
+KEEPER_EXIT_S = 30.0
+"""Time after a run's end from which its keeper counts as a leftover."""
 
 Params = dict[str, Any]
 
@@ -36,18 +37,15 @@ async def preflight(runs: Runs, connection: Connection, params: Params) -> Any:
     """
     received = time.time()
     loop = asyncio.get_running_loop()
-    looking = loop.run_in_executor(None, partial(_look, [str(uuid) for uuid in params.get("gpus", [])]))
-    left = await find_leftovers(runs)
-    found = await looking
-    return {**found, "leftovers": left, "received": received, "answered": time.time()}
+    measuring = loop.run_in_executor(None, partial(_measure, [str(uuid) for uuid in params.get("gpus", [])]))
+    leftovers = await find_leftovers(runs)
+    measured = await measuring
+    return {**measured, "leftovers": leftovers, "received": received, "answered": time.time()}
 
 
-def _look(uuids: list[str]) -> dict[str, Any]:
+def _measure(uuids: list[str]) -> dict[str, Any]:
     return {
-        "limits": {
-            "nofile": _limits(resource.RLIMIT_NOFILE),
-            "memlock": _limits(resource.RLIMIT_MEMLOCK),
-        },
+        "limits": {"nofile": _limits(resource.RLIMIT_NOFILE), "memlock": _limits(resource.RLIMIT_MEMLOCK)},
         "shm": _shared_memory(),
         "infiniband": os.path.isdir(INFINIBAND) and bool(os.listdir(INFINIBAND)),
         "gpus": _gpus(uuids) if uuids else [],
@@ -89,9 +87,9 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
             running = nvml.running(gpu)
             for process in running:
                 owners.describe(process, now)
-            told = None if xids is None or health["bus_id"] is None else xids.get(health["bus_id"], [])
+            logged = None if xids is None or health["bus_id"] is None else xids.get(health["bus_id"], [])
             about = {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb}
-            found.append({**about, **health, "xids": told, "processes": running})
+            found.append({**about, **health, "xids": logged, "processes": running})
         return found
     finally:
         nvml.close()
@@ -100,8 +98,8 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
 async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
     """Leftovers of earlier runs: [{`run_id`, `ended` (ended PIDs), `left` (remaining PIDs), `keeper`}].
 
-    Processes of a run without a keeper are ended, now or when they were found before. `keeper`: the run has ended long
-    ago, but its keeper is still alive.
+    Processes of runs without a keeper are ended; the result includes those ended since the last call. `keeper`: the run
+    has ended long ago, but its keeper is still alive.
     """
     loop = asyncio.get_running_loop()
     kept: list[str] = []
@@ -112,10 +110,10 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
     for run_id in orphaned:
         with suppress(RpcError):  # garbage collection has just removed it
             folders[run_id] = runs.folder(run_id)
-    marked = await loop.run_in_executor(None, _marked, list(folders.values())) if folders else set()
+    in_use = await loop.run_in_executor(None, _in_use, list(folders.values())) if folders else set()
     for run_id, folder in folders.items():
-        if folder in marked and not runs.is_rising(run_id) and await runs.keeper(run_id) is None:
-            await runs.end_leftovers(run_id, folder)
+        if folder in in_use and not runs.is_starting(run_id) and await runs.keeper(run_id) is None:
+            await runs.end_processes(run_id, folder)
     left = [{"run_id": run_id, **ended, "keeper": False} for run_id, ended in runs.take_ended().items()]
     for run_id in kept:
         with suppress(RpcError):  # its folder has just been removed
@@ -124,25 +122,16 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
     return left
 
 
-def _marked(folders: list[str]) -> set[str]:
-    """The run folders that are named in environments of this user's processes, from one scan of /proc."""
-    found: set[str] = set()
-    names = {os.fsencode(folder): folder for folder in folders}
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
-            for value in file.read().split(b"\0"):
-                if value.startswith(b"TORCHYARD_RUN_DIR="):
-                    place = value.partition(b"=")[2]
-                    found.update(folder for name, folder in names.items() if (place + b"/").startswith(name + b"/"))
-    return found
+def _in_use(folders: list[str]) -> set[str]:
+    """The run folders that appear in environments of this user's processes, from one scan of /proc."""
+    paths = {path + "/" for _, path in orphans.run_dirs()}
+    return {folder for folder in folders if any(path.startswith(folder + "/") for path in paths)}
 
 
 def _is_long_over(folder: str) -> bool:
     path = os.path.join(folder, "journal.jsonl")
     try:
-        if time.time() - os.stat(path).st_mtime < KEEPER_LEAVES_WITHIN_S:
+        if time.time() - os.stat(path).st_mtime < KEEPER_EXIT_S:
             return False
     except OSError:
         return False

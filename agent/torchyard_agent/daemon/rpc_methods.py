@@ -22,7 +22,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 Params = dict[str, Any]
 
-BEGUN_WITHIN_S = 20.0
+LAUNCH_DEADLINE_S = 20.0
 """How long a retiring daemon waits for prepared launches to begin: their keepers depend on its connections."""
 
 
@@ -36,9 +36,8 @@ class Methods:
         self._runs = runs
         self._telemetry = telemetry
         self._retire = retire
-        self._followers: set[asyncio.Task[None]] = set()
         self._network_probe = NetworkProbe()
-        self._receiving = Uploads(agent_dir, str(hello["node"]))
+        self._uploads = Uploads(agent_dir, str(hello["node"]))
         self.bookings = Bookings(agent_dir, str(hello["node"]), runs, telemetry)
 
     def table(self) -> dict[str, Method]:
@@ -53,7 +52,7 @@ class Methods:
             "telemetry.sample": self.telemetry_sample,
             "telemetry.subscribe": self.telemetry_subscribe,
             "telemetry.unsubscribe": self.telemetry_unsubscribe,
-            **self._receiving.table(),
+            **self._uploads.table(),
             **self.bookings.table(),
             "run.warm": self.run_warm,
             "run.prepare": self.run_prepare,
@@ -78,14 +77,14 @@ class Methods:
         return self._hello
 
     async def retire(self, connection: Connection, params: Params) -> Any:
-        """Ends this daemon for a newer one. Runs continue: they depend on their keepers alone."""
-        await self._runs.let_begin(BEGUN_WITHIN_S)
+        """Ends this daemon in favour of a newer one. Runs continue: they depend on their keepers alone."""
+        await self._runs.wait_for_launches(LAUNCH_DEADLINE_S)
         asyncio.get_running_loop().call_soon(self._retire)
         return {}
 
     async def undeploy(self, connection: Connection, params: Params) -> Any:
         """Removes the agent from this host and ends the daemon. Raises RpcError while a run is alive."""
-        alive = [run_id for run_id in self._runs.ids() if await self._runs.goes_on(run_id)]
+        alive = [run_id for run_id in self._runs.ids() if await self._runs.is_running(run_id)]
         if alive:
             raise RpcError(
                 f"the run {alive[0]} is alive there; undeploying would end it",
@@ -98,9 +97,9 @@ class Methods:
         return left
 
     async def host_facts(self, connection: Connection, params: Params) -> Any:
-        found = partial(host_facts.host_facts, params.get("python"), self._agent_dir)
-        told = await asyncio.get_running_loop().run_in_executor(None, found)
-        return {**told, "bookings": self.bookings.summary(), "daemon": self._identity}
+        finding = partial(host_facts.host_facts, params.get("python"), self._agent_dir)
+        facts = await asyncio.get_running_loop().run_in_executor(None, finding)
+        return {**facts, "bookings": self.bookings.summary(), "daemon": self._identity}
 
     async def host_route(self, connection: Connection, params: Params) -> Any:
         """The address and interface that this host uses towards another."""
@@ -124,13 +123,13 @@ class Methods:
         return {}
 
     async def run_warm(self, connection: Connection, params: Params) -> Any:
-        """Starts interpreters for a launch; without `run.prepare` they end with the connection."""
-        connection.on_close.append(partial(self._runs.cool, str(params["run_id"])))
+        """Starts interpreters for a launch; they end if the connection ends before `run.prepare`."""
+        connection.on_close.append(partial(self._runs.end_warm, str(params["run_id"])))
         return await self._runs.warm(params)
 
     async def run_prepare(self, connection: Connection, params: Params) -> Any:
         """Reserves the run's resources here; they are released if the connection ends before the run begins."""
-        connection.on_close.append(partial(self._runs.take_back, str(params["run_id"])))
+        connection.on_close.append(partial(self._runs.abort_unbegun, str(params["run_id"])))
         return await self._runs.prepare(params)
 
     async def run_start(self, connection: Connection, params: Params) -> Any:
@@ -161,10 +160,7 @@ class Methods:
         run_id = params["run_id"]
         self._runs.folder(run_id)
         following = follow_state(connection, self._runs, run_id, params.get("seen"))
-        task = asyncio.get_running_loop().create_task(following)
-        self._followers.add(task)
-        task.add_done_callback(self._followers.discard)
-        connection.on_close.append(partial(_cancel, task))
+        connection.keep(asyncio.get_running_loop().create_task(following))
         return {}
 
     async def logs_list(self, connection: Connection, params: Params) -> Any:
@@ -175,11 +171,12 @@ class Methods:
         folder = self._runs.folder(run_id)
         await self._runs.keeper(run_id)
         reader = JournalReader(folder)
-        ended_of: list[bool] = [False]
+        ended = False
 
         def has_ended() -> bool:
-            ended_of[0] = ended_of[0] or any(_ends(event, str(params["replica"])) for event in reader.read())
-            return ended_of[0] or not self._runs.is_alive(run_id)
+            nonlocal ended
+            ended = ended or any(_ends(event, str(params["replica"])) for event in reader.read())
+            return ended or not self._runs.is_alive(run_id)
 
         return await run_logs.read_log(folder, params, has_ended)
 
@@ -191,10 +188,6 @@ class Methods:
     async def files_read(self, connection: Connection, params: Params) -> Any:
         folder = self._runs.folder(params["run_id"])
         return run_outputs.read_file(folder, str(params["path"]), int(params.get("offset", 0)))
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
 
 
 def _ends(event: dict[str, Any], replica: str) -> bool:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import base64
 import fnmatch
-import json
 import os
 from typing import Any
 
 from torchyard_agent import snapshot_store
+from torchyard_agent.daemon.runs import read_record
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 PIECE = 512 * 1024
 """Bytes of a file in one answer, at most."""
-HALF_DONE = (".saving-", ".carried-")
+INCOMPLETE = (".saving-", ".carried-")
 """Prefixes of checkpoints that are being written or copied here; they are renamed once complete."""
 
 
 def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any]]:
     """Files of the run whose path below its folder matches `pattern`, by path and size in bytes.
 
-    Without a pattern: all of `outputs/` and `logs/`, and those of `work/` that the run itself made or changed.
+    Without a pattern: all of `outputs/` and `logs/`, and the files of `work/` that the run has created or changed.
     """
     sent = _sent_files(run_dir, agent_dir)
     found = []
@@ -28,7 +28,7 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
     for folder in ("outputs", "logs", "work"):
         for parent, folders, names in os.walk(os.path.join(run_dir, folder)):
             if parent == checkpoints:
-                folders[:] = [name for name in folders if not name.startswith(HALF_DONE)]
+                folders[:] = [name for name in folders if not name.startswith(INCOMPLETE)]
             for name in sorted(names):
                 path = os.path.join(parent, name)
                 below = os.path.relpath(path, run_dir)
@@ -49,21 +49,22 @@ def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
     if not whole.startswith(os.path.realpath(run_dir) + os.sep):
         raise RpcError(f"{path} lies outside the run's folder", "outside")
     try:
-        with open(whole, "rb") as file:
-            file.seek(offset)
-            data = file.read(PIECE)
-            size = os.fstat(file.fileno()).st_size
+        return read_piece(whole, offset)
     except FileNotFoundError:
         raise RpcError(f"the run has no file {path} any more", "no_file") from None
+
+
+def read_piece(path: str, offset: int) -> dict[str, Any]:
+    """A piece of a file, from `offset` on: {"data" (base64), "next", "size"}. Raises OSError."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        data = file.read(PIECE)
+        size = os.fstat(file.fileno()).st_size
     return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "size": size}
 
 
 def _sent_files(run_dir: str, agent_dir: str) -> dict[str, dict[str, Any]]:
-    try:
-        with open(os.path.join(run_dir, "run.json"), encoding="utf-8") as file:
-            root = json.load(file).get("snapshot")
-    except (OSError, ValueError, AttributeError):
-        return {}
+    root = read_record(run_dir).get("snapshot")
     manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
     return {entry["path"]: entry for entry in manifest or []}
 

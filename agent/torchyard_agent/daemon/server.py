@@ -16,6 +16,7 @@ from typing import Any
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon import systemd_unit
 from torchyard_agent.daemon.garbage_collection_trigger import GarbageCollectionTrigger
+from torchyard_agent.daemon.hello_server import Conversations
 from torchyard_agent.daemon.rpc_methods import Methods
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
@@ -28,17 +29,11 @@ COMPILE_AFTER_S = 3.0
 log = logging.getLogger(__name__)
 
 
-def serve_until_retired(
-    agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: list[tuple[socket.socket, bytes]]
+async def serve_until_retired(
+    agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: Conversations
 ) -> None:
     """Serves `listener` and the open conversations until `retire` is called."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(agent_dir, hello, listener, conversations))
-
-
-async def _serve(
-    agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: list[tuple[socket.socket, bytes]]
-) -> None:
     loop = asyncio.get_running_loop()
     retired = asyncio.Event()
     runs = Runs(agent_dir, hello["node"])
@@ -71,11 +66,6 @@ async def _serve(
 def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
     """Compiles modules that were not imported yet in the background, so that the first keeper starts quickly."""
     script = os.path.join(archive, "torchyard_agent", "daemon", "bytecode.py")
-    compiling = [sys.executable, "-I", "-S", script, archive]
-    process = subprocess.Popen(
-        ["nice", "-n", "19", *compiling],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command, null = ["nice", "-n", "19", sys.executable, "-I", "-S", script, archive], subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)
     loop.run_in_executor(None, process.wait)

@@ -14,9 +14,10 @@ from torchyard_agent.unix_socket_rpc import Connection
 
 BATCH = 500
 """Journal entries in one notification."""
-LOOK_AGAIN_S = 5.0
-"""Interval at which the journal is read even if no notification of its growth came."""
-REST_AFTER_S = 30.0
+POLL_S = 5.0
+"""Interval at which the journal is read even without a notification of its growth."""
+NVML_IDLE_S = 30.0
+"""Time without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
 """Bytes of unsent data from which a client skips samples."""
 
@@ -32,7 +33,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            alive = await runs.keeper(run_id) is not None  # asked before reading, so that its last entries are seen
+            alive = await runs.keeper(run_id) is not None  # before reading: a dead keeper writes no more entries
             entries = reader.read()
             if first:
                 entries, first = after(entries, seen), False
@@ -40,13 +41,13 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
                 batch = entries[start : start + BATCH]
                 connection.notify("state", {"run_id": run_id, "entries": batch, "alive": True})
             if not alive:
-                await runs.clear_up_after(run_id)
+                await runs.end_orphans(run_id)
                 connection.notify(
                     "state", {"run_id": run_id, "entries": [], "alive": False, "died": runs.death(run_id)}
                 )
                 return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
+                await asyncio.wait_for(changed.wait(), POLL_S)
     finally:
         runs.unlisten(run_id, changed)
 
@@ -59,7 +60,7 @@ class Telemetry:
         self._sampler = sampler
         self._watchers: dict[Connection, float] = {}
         self._task: asyncio.Task[None] | None = None
-        self._resting: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
         self._last: tuple[float, dict[str, Any]] | None = None
 
     def watch(self, connection: Connection, interval_s: float) -> None:
@@ -99,10 +100,9 @@ class Telemetry:
         return await self.sample()
 
     def _close_when_idle(self) -> None:
-        """Closes NVML soon after the last sample: while it is open, the driver cannot be replaced."""
-        if self._resting is not None:
-            self._resting.cancel()
-        self._resting = asyncio.get_running_loop().call_later(REST_AFTER_S, self._sampler.close_nvml)
+        if self._closing is not None:
+            self._closing.cancel()
+        self._closing = asyncio.get_running_loop().call_later(NVML_IDLE_S, self._sampler.close_nvml)
 
     async def _run(self) -> None:
         while self._watchers:

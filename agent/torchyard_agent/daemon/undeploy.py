@@ -1,4 +1,4 @@
-"""Removes the agent from a host. Files of others in the agent's folder are never touched."""
+"""Removes the agent from a host, unless the agent's folder contains other files."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any
 from torchyard_agent.daemon import garbage_collection_trigger, systemd_unit
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.telemetry.procfs import each_process
 
-OURS = frozenset({"store", "hosts"})
-GONE_WITHIN_S = 10.0
-"""The time for other processes to stop writing into folders that are removed."""
+_OWN_NAMES = frozenset({"store", "hosts"})
+RETRY_S = 10.0
+"""How long a removal is retried while other processes write into the folders."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
-    """Removes this host's folder and, where no other host shares the agent's folder, the store and the folder itself,
-    with those above it that were made for it and hold nothing else.
+    """Removes this host's folder, and the whole agent's folder if no other host shares it.
 
-    Returns {"removed": folder, "shared_with": [nodes]}: the hosts that still use the store. Raises RpcError if the
-    folder holds other files.
+    Empty parent folders that were created for it are removed too. Returns {"removed": folder, "shared_with": [nodes]}:
+    the hosts that still use the store. Raises RpcError if the folder contains other files.
     """
-    strange = sorted(name for name in _names(agent_dir) - OURS if not name.startswith(".nfs"))
-    if strange:
+    foreign = sorted(name for name in _names(agent_dir) - _OWN_NAMES if not name.startswith(".nfs"))
+    if foreign:
         raise RpcError(
-            f"{agent_dir} holds what is not Torchyard's: {', '.join(strange[:5])}",
+            f"{agent_dir} contains files that are not Torchyard's: {', '.join(foreign[:5])}",
             "not_ours",
-            "Move that elsewhere, then undeploy again.",
+            "Move them elsewhere, then undeploy again.",
         )
     systemd_unit.remove(agent_dir)
     _end_helpers(agent_dir)
@@ -41,21 +41,21 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
     hosts = os.path.dirname(paths.host_dir(agent_dir, node))
     shared_with = sorted(_names(hosts))
     if not shared_with:
-        above = _made_above(agent_dir)
+        parents = _created_parents(agent_dir)
         _remove(paths.store_dir(agent_dir))
         for folder in (hosts, agent_dir):
             if not _names(folder):
                 with contextlib.suppress(FileNotFoundError):  # removed by another host with the same home
                     os.rmdir(folder)
         if not os.path.exists(agent_dir):
-            for folder in above:
+            for folder in parents:
                 with contextlib.suppress(OSError):  # in use by another process
                     os.rmdir(folder)
     return {"removed": agent_dir, "shared_with": shared_with}
 
 
-def _made_above(agent_dir: str) -> list[str]:
-    """Parent folders that were made for the agent, innermost first (see `bootstrap.make_store`)."""
+def _created_parents(agent_dir: str) -> list[str]:
+    """Parent folders that were created for the agent, innermost first (see `bootstrap.create_store`)."""
     try:
         with open(os.path.join(paths.store_dir(agent_dir), "made.json"), encoding="utf-8") as file:
             return [str(folder) for folder in json.load(file) if agent_dir.startswith(f"{folder}/")]
@@ -65,7 +65,7 @@ def _made_above(agent_dir: str) -> list[str]:
 
 def _end_helpers(agent_dir: str) -> None:
     """Ends bytecode compilation and garbage collection, which would create folders again."""
-    deadline = time.monotonic() + GONE_WITHIN_S
+    deadline = time.monotonic() + RETRY_S
     while time.monotonic() < deadline:
         helpers = list(_helpers(agent_dir))
         if not helpers:
@@ -78,14 +78,10 @@ def _end_helpers(agent_dir: str) -> None:
 
 def _helpers(agent_dir: str) -> Iterator[int]:
     """PIDs of the daemon's helper processes that run from this store."""
-    store = os.fsencode(paths.store_dir(agent_dir)) + b"/"
-    for entry in os.listdir("/proc"):
-        if not entry.isdecimal():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
-            line = file.read()
-            if store in line and (b"/daemon/bytecode.py" in line or garbage_collection_trigger.TITLE.encode() in line):
-                yield int(entry)
+    store, title = os.fsencode(paths.store_dir(agent_dir)) + b"/", garbage_collection_trigger.TITLE.encode()
+    for pid, line in each_process("cmdline"):
+        if store in line and (b"/daemon/bytecode.py" in line or title in line):
+            yield pid
 
 
 def _names(folder: str) -> set[str]:
@@ -105,7 +101,7 @@ def _close_log() -> None:
 
 def _remove(folder: str) -> None:
     """Removes a folder, with retries while another process writes into it or removes it too. Raises OSError."""
-    deadline = time.monotonic() + GONE_WITHIN_S
+    deadline = time.monotonic() + RETRY_S
     while os.path.isdir(folder):
         try:
             shutil.rmtree(folder)

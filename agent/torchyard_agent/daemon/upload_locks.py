@@ -1,7 +1,7 @@
-"""Locks for uploads into a store that several hosts share: one sends a snapshot, the others wait for it.
+"""Locks for uploads into a store that several hosts share: one desktop sends a snapshot, the others wait.
 
-A lock is a file in the store, made with O_EXCL, that its holder touches while it is alive. Clocks of hosts differ, so a
-lock counts as stale when it was not touched while it was observed, not by its time.
+A lock is a file in the store, created with O_EXCL, that its holder touches while it is alive. The hosts' clocks differ,
+so a lock counts as stale if it is not touched while it is observed, whatever its time is.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 
 from torchyard_agent.protocol import paths
 
-TOUCH_EVERY_S = 2.0
+TOUCH_INTERVAL_S = 2.0
 STALE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 3600.0
-"""Age at which a lock is ignored; far more than the clocks of hosts differ by."""
+"""Age at which a lock is ignored; clocks of hosts differ by far less."""
 
 
 class UploadLocks:
-    """The locks that this daemon holds for desktops, and those that it waits for."""
+    """The locks that this daemon holds for desktops, and those of other daemons that it observes."""
 
     def __init__(self, agent_dir: str, node: str):
         self._folder = os.path.join(paths.store_dir(agent_dir), "sending")
@@ -33,7 +33,7 @@ class UploadLocks:
         path = os.path.join(self._folder, root)
         for _ in range(3):
             try:
-                turn = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             except FileExistsError:
                 if self._held.get(root) == sender:
                     return True
@@ -42,7 +42,7 @@ class UploadLocks:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 continue
-            with os.fdopen(turn, "w") as file:
+            with os.fdopen(lock, "w") as file:
                 file.write(self._mine)
             self._held[root] = sender
             self._watched.pop(root, None)
@@ -70,8 +70,8 @@ class UploadLocks:
 
     def others(self) -> bool:
         """Whether any upload to this store is under way, or was abandoned within the last hour."""
-        with contextlib.suppress(OSError), os.scandir(self._folder) as turns:
-            return any(abs(time.time() - turn.stat().st_mtime) < FORGOTTEN_AFTER_S for turn in turns)
+        with contextlib.suppress(OSError), os.scandir(self._folder) as locks:
+            return any(abs(time.time() - lock.stat().st_mtime) < FORGOTTEN_AFTER_S for lock in locks)
         return False
 
     def _is_stale(self, root: str, path: str) -> bool:

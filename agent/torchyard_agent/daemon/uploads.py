@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any, Callable, TypeVar
 
 from torchyard_agent import snapshot_store
-from torchyard_agent.daemon.upload_locks import TOUCH_EVERY_S, UploadLocks
+from torchyard_agent.daemon.run_outputs import read_piece
+from torchyard_agent.daemon.upload_locks import TOUCH_INTERVAL_S, UploadLocks
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
-PIECE = 512 * 1024
-"""Bytes of a file in one answer, at most."""
 Params = dict[str, Any]
 Result = TypeVar("Result")
 
@@ -52,7 +51,7 @@ class Uploads:
     async def offer(self, connection: Connection, params: Params) -> Any:
         """Whether this host has the snapshot, which files of its manifest are missing, and bytes of free disk.
 
-        `busy`: another desktop is uploading it to the same store; the caller waits and asks again.
+        `busy`: another desktop is uploading it to the same store; the caller repeats the request later.
         """
         root, manifest, sender = str(params["root"]), params.get("manifest"), self._sender(connection)
         free = await self._in_a_thread(_free_bytes, self._agent_dir)
@@ -67,7 +66,7 @@ class Uploads:
             return {"have": False, "missing": None, "busy": True, "free": free}
         if self._touching is None or self._touching.done():
             self._touching = asyncio.get_running_loop().create_task(self._touch())
-        # The holder of the lock before may just have completed the upload.
+        # The lock's last holder may just have completed the upload.
         if await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             self._locks.release(sender.name, root)
             return {"have": True, "missing": [], "busy": False, "free": free}
@@ -111,7 +110,7 @@ class Uploads:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             why = "is full" if error.errno == errno.ENOSPC else "is full for this user (quota)"
-            hint = "Make room there, or set `agent_dir` of the host in the fleet file; what has arrived stays."
+            hint = "Free some space there, or set `agent_dir` of the host in the fleet file. Complete files are kept."
             raise RpcError(f"the disk of {self._agent_dir} {why}", "disk_full", hint) from error
 
     def _sender(self, connection: Connection) -> _Sender:
@@ -122,7 +121,7 @@ class Uploads:
         return self._senders[connection]
 
     def _forget(self, connection: Connection) -> None:
-        """Ends the upload of a closed connection. Complete files stay for the next attempt."""
+        """Ends the upload of a closed connection. Complete files are kept for the next attempt."""
         sender = self._senders.pop(connection)
         asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)  # after the writes under way
         self._locks.release(sender.name)
@@ -134,7 +133,7 @@ class Uploads:
 
     async def _touch(self) -> None:
         while self._locks.touch():
-            await asyncio.sleep(TOUCH_EVERY_S)
+            await asyncio.sleep(TOUCH_INTERVAL_S)
 
 
 def _take(incoming: snapshot_store.Incoming, pieces: list[Params]) -> None:
@@ -144,13 +143,9 @@ def _take(incoming: snapshot_store.Incoming, pieces: list[Params]) -> None:
 
 def _read(agent_dir: str, sha256: str, offset: int) -> Params:
     try:
-        with open(snapshot_store.blob(agent_dir, sha256), "rb") as file:
-            file.seek(offset)
-            data = file.read(PIECE)
-            size = os.fstat(file.fileno()).st_size
+        return read_piece(snapshot_store.blob(agent_dir, sha256), offset)
     except FileNotFoundError:
         raise snapshot_store.SnapshotProblem("a file of the snapshot is not on this host any more") from None
-    return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "size": size}
 
 
 def _free_bytes(folder: str) -> int:

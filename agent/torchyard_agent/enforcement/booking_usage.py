@@ -16,8 +16,8 @@ from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 IDLE_PERCENT = 5
 """Utilization in percent below which a GPU without processes is idle."""
 KEPT_S = 3 * 86400.0
-MOST_IDLE = 1000
-MOST_USES = 3000
+MAX_IDLE = 1000
+MAX_USES = 3000
 
 
 class Idle(NamedTuple):
@@ -45,17 +45,17 @@ def is_busy(gpu: Mapping[str, Any], held: Collection[str], asleep: Collection[in
 
     `gpu`: its part of a sample. `held`: UUIDs that runs hold. `asleep`: PIDs of processes without activity.
     """
-    told = gpu["utilisation"]
+    utilisation = gpu["utilisation"]
     return bool(
         any(not process["draws_screen"] and process["pid"] not in asleep for process in gpu["processes"])
         or gpu["uuid"] in held
         or gpu.get("problem")
-        or told is None
-        or told >= IDLE_PERCENT
+        or utilisation is None
+        or utilisation >= IDLE_PERCENT
     )
 
 
-def look(
+def update_idle(
     known: Mapping[str, Idle],
     bookings: Iterable[CalendarBooking],
     busy: Collection[str],
@@ -74,7 +74,7 @@ def look(
         if not any(gpu in busy for gpu in part) and before is not None and now - before.seen <= gap_s:
             since = max(before.since, one.start)
         after[one.id] = Idle(part, since, now)
-    surplus = sorted(after, key=lambda booking_id: after[booking_id].seen)[: max(0, len(after) - MOST_IDLE)]
+    surplus = sorted(after, key=lambda booking_id: after[booking_id].seen)[: max(0, len(after) - MAX_IDLE)]
     return {booking_id: idle for booking_id, idle in after.items() if booking_id not in surplus}
 
 
@@ -87,7 +87,7 @@ def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], 
             uses[going[use]] = uses[going[use]]._replace(end=now)
         else:
             uses.append(Used(*use, now, now))
-    return uses[-MOST_USES:]
+    return uses[-MAX_USES:]
 
 
 def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Finding(NamedTuple):
     booking: CalendarBooking | None
 
     @property
-    def who(self) -> str:
+    def persons_text(self) -> str:
         """ "kim", "one of kim, lee", or a login that is not in the calendar."""
         if not self.persons:
             return self.use.user

@@ -29,9 +29,9 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_agent.protocol.timestamps import rfc3339
 from torchyard_agent.telemetry.display_servers import is_display_server
-from torchyard_agent.telemetry.process_owners import Owners
+from torchyard_agent.telemetry.process_owners import user_name
 
-REMEMBERED = 50
+KEPT_ACTS = 50
 """Acts in `bookings.status`; the audit log has them all."""
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,10 @@ class Enforcer:
         self._agent_dir = agent_dir
         self._node = node
         self._runs = runs
-        self._owners = Owners()
         self._state = escalation.EMPTY
         self._was_dry_run: bool | None = None
         self._findings: list[Finding] = []
-        self._acts: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        self._acts: deque[dict[str, Any]] = deque(maxlen=KEPT_ACTS)
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
@@ -103,19 +102,19 @@ class Enforcer:
                 origin = Origin(holder.uid, CGROUP, container=origin.container)
         use = Use(gpu, pid, found.started, found.uid, "", program, run_id, keeper, origin=origin)
         return use._replace(
-            user=process["user"] if use.by is None else self._owners.user(use.by),
+            user=process["user"] if use.by is None else user_name(use.by),
             claimed=self._runs.person_of(run_id) if run_id else "",
             display_server=is_display_server(pid) is True,
         )
 
     async def _do(self, act: Act, host: str) -> str:
-        """The outcome in a word or two."""
+        """Carries out an act; returns the outcome in a few words."""
         use = act.case.finding.use
         if act.what in (escalation.NOTE, escalation.REPORT) or use.uid is None or use.by is None:
             return ""
-        if act.what == escalation.TELL:
-            telling = partial(terminal_messages.tell, use.by, sentence(act, host))
-            reached = await asyncio.get_running_loop().run_in_executor(None, telling)
+        if act.what == escalation.WARN:
+            writing = partial(terminal_messages.write, use.by, warning(act, host))
+            reached = await asyncio.get_running_loop().run_in_executor(None, writing)
             return f"on {reached} terminals"
         if use.run_id:
             return await self._stop_run(use.run_id, act, host)
@@ -128,12 +127,12 @@ class Enforcer:
 
     async def _stop_run(self, run_id: str, act: Act, host: str) -> str:
         force = act.what == escalation.KILL
-        reason = f"stopped by the agent of {host}: {sentence(act, host)}"
+        reason = f"stopped by the agent of {host}: {warning(act, host)}"
         try:
             await self._runs.forward("stop", {"run_id": run_id, "reason": reason, "force": force, "by": ""})
         except RpcError as refused:
             return str(refused)
-        return "its keeper was asked"
+        return "its keeper was asked to stop the run"
 
     def _note(self, act: Act, policy: Enforcement, host: str, outcome: str, now: float) -> None:
         finding = act.case.finding
@@ -162,24 +161,24 @@ class Enforcer:
                 "would have " if policy.dry_run else "",
                 act.what,
                 finding.use.pid,
-                sentence(act, host),
+                warning(act, host),
             )
 
 
 def keeper_above(gpu: str, pid: int) -> int:
     """PID of the keeper that holds the GPU, from the kernel, if the process belongs to its run; else 0."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asker:
-        asker.setblocking(False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
+        client.setblocking(False)
         try:
-            asker.connect(gpu_socket(gpu))
-            holder = peer_pid(asker)
+            client.connect(gpu_socket(gpu))
+            holder = peer_pid(client)
         except OSError:
             return 0  # not held, or too many clients connect now
     is_of_run = holder > 1 and (holder in process_identity.ancestors(pid) or is_in_group_below(pid, holder))
     return holder if is_of_run else 0
 
 
-def sentence(act: Act, host: str) -> str:
+def warning(act: Act, host: str) -> str:
     """The warning to the owner."""
     finding = act.case.finding
     which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
@@ -191,7 +190,7 @@ def sentence(act: Act, host: str) -> str:
             UNKNOWN: f" The calendar names no person for {finding.use.user} on {host}; this is reported to the admins.",
         }.get(finding.verdict, "")
         return f"Torchyard: your process {which}, {booked}.{ends}{more}"
-    return f"Torchyard: your process {which} that nobody has booked. Please book: `torchyard book`."
+    return f"Torchyard: your process {which} without a booking. Please book: `torchyard book`."
 
 
 def _gpus(count: int) -> str:
@@ -206,14 +205,14 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "user": use.user,
         "program": use.program,
         "verdict": finding.verdict,
-        "who": finding.who,
+        "who": finding.persons_text,
         "booking": finding.booking.id if finding.booking is not None else None,
         "origin": _origin_json(use),
     }
 
 
 def _origin_json(use: Use) -> dict[str, Any] | None:
-    """`user`, `known_by`, `as_root`, `container` and `session`; None if the process's own UID says it all."""
+    """`user`, `known_by`, `as_root`, `container` and `session`; None if the process's own UID is the origin."""
     origin = use.origin
     if origin is None or not (origin.as_root or origin.container or origin.uid != use.uid):
         return None

@@ -26,9 +26,9 @@ FORGET_AFTER_S = 3600.0
 """Time without use after which a user of an unbooked GPU is forgotten; on a booking, its end counts."""
 QUIET_S = 600.0
 """Time without use after which SIGTERM is sent first again: several persons may share the login."""
-MOST_NOTED = 10
+MAX_NOTED = 10
 """The most processes of a user on a GPU under one booking that are noted and warned; ended ones are all noted."""
-MOST_NOTICES = 2000
+MAX_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
 """Worst class first: it counts for a process on several GPUs."""
 
@@ -37,7 +37,7 @@ Key = tuple[int, int]
 NoticeKey = tuple[Optional[int], str, str]
 """UID, GPU and booking's ID."""
 
-NOTE, REPORT, TELL, TERMINATE, KILL = "observed", "reported", "warned", "terminated", "killed"
+NOTE, REPORT, WARN, TERMINATE, KILL = "observed", "reported", "warned", "terminated", "killed"
 
 
 class Case(NamedTuple):
@@ -112,7 +112,7 @@ def proceed(
             continue
         notice_keys = [_notice_key(finding, gpu) for gpu in gpus]
         for notice_key in notice_keys:
-            notices[notice_key] = _seen(notices.get(notice_key), finding, now)
+            notices[notice_key] = _renewed(notices.get(notice_key), finding, now)
         case = state.cases.get(key)
         if case is None or _matter(case.finding) != _matter(finding):
             case = Case(finding, gpus, now)
@@ -125,7 +125,7 @@ def proceed(
         if is_fresh and policy.level != OBSERVE and _may_act_on(finding, reach):
             case = _escalate(case, notice_keys, notices, policy, now, acts)
         cases[key] = case
-    oldest = sorted(notices, key=lambda notice_key: notices[notice_key].seen)[: max(0, len(notices) - MOST_NOTICES)]
+    oldest = sorted(notices, key=lambda notice_key: notices[notice_key].seen)[: max(0, len(notices) - MAX_NOTICES)]
     return State(
         cases, {notice_key: notice for notice_key, notice in notices.items() if notice_key not in oldest}
     ), acts
@@ -152,7 +152,7 @@ def _escalate(
     if stop_at is None or is_first or now < stop_at:
         is_news = not case.warned or (stop_at is not None and stop_at != case.stop_at)
         if is_news and _is_few(notice_keys, notices):
-            acts.append(Act(TELL, case, stop_at))
+            acts.append(Act(WARN, case, stop_at))
         return case._replace(warned=True, stop_at=stop_at, terminated=False, killed=False)
     asked = [at for at in (notices[notice_key].terminated_at for notice_key in notice_keys) if at is not None]
     is_late = bool(asked) and now >= min(asked) + _delay(case)
@@ -168,7 +168,7 @@ def _escalate(
     return case
 
 
-def _seen(notice: Notice | None, finding: Finding, now: float) -> Notice:
+def _renewed(notice: Notice | None, finding: Finding, now: float) -> Notice:
     until = finding.booking.end if finding.booking is not None else math.inf
     if notice is None:
         return Notice(until, now)
@@ -181,7 +181,7 @@ def _is_over(notice: Notice, now: float) -> bool:
 
 
 def _is_few(notice_keys: list[NoticeKey], notices: Mapping[NoticeKey, Notice]) -> bool:
-    return any(notices[notice_key].processes <= MOST_NOTED for notice_key in notice_keys)
+    return any(notices[notice_key].processes <= MAX_NOTED for notice_key in notice_keys)
 
 
 def _delay(case: Case) -> float:

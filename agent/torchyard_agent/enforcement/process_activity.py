@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from torchyard_agent.telemetry.process_usage import descendants
-from torchyard_agent.telemetry.procfs import read
+from torchyard_agent.telemetry.process_tree import descendants
+from torchyard_agent.telemetry.procfs import read_stat
 
 LEAST_PERCENT = 1.0
 """CPU time in percent of one CPU below which a process counts as idle; timers use as much."""
@@ -60,8 +60,8 @@ def _measure(pid: int) -> tuple[int, int] | None:
     root = _fields(pid)
     if root is None:
         return None
-    trees = [_fields(one) for one in descendants([pid])[1:]]
-    return int(root[19]), sum(sum(map(int, fields[11:15])) for fields in (root, *trees) if fields is not None)
+    below = [_fields(one) for one in descendants([pid])[1:]]
+    return int(root[19]), sum(sum(map(int, fields[11:15])) for fields in (root, *below) if fields is not None)
 
 
 def _started(pid: int) -> int | None:
@@ -70,10 +70,8 @@ def _started(pid: int) -> int | None:
 
 
 def _fields(pid: int) -> list[bytes] | None:
-    """The fields of /proc/PID/stat from the third on; None if it has ended or is hidden."""
+    """The fields of /proc/PID/stat from the third on; None if the process has ended or is hidden."""
     try:
-        stat = read(f"/proc/{pid}/stat", 1024)
-        fields = stat[stat.rindex(b")") + 2 :].split(None, 22)
-        return fields if len(fields) > 19 else None
+        return read_stat(pid)
     except (OSError, ValueError):
         return None

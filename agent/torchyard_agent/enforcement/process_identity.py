@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from torchyard_agent.telemetry.procfs import read
+from torchyard_agent.telemetry.procfs import read_stat
 
 SENT, GONE, ANOTHER, REFUSED = "sent", "gone", "another process has its PID now", "not permitted"
 HAS_PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
@@ -27,8 +27,7 @@ class Identity(NamedTuple):
 def identify(pid: int) -> Identity | None:
     """The process that has the PID now; None if there is none, or it is hidden (hidepid, a container)."""
     try:
-        stat = read(f"/proc/{pid}/stat", 1024)
-        fields = stat[stat.rindex(b")") + 2 :].split()
+        fields = read_stat(pid)
         if fields[0] in (b"Z", b"X"):
             return None
         return Identity(pid, int(fields[19]), os.stat(f"/proc/{pid}").st_uid)
@@ -40,8 +39,7 @@ def ancestors(pid: int) -> Iterator[int]:
     """The ancestors of a process, its parent first, without init."""
     for _ in range(64):
         try:
-            stat = read(f"/proc/{pid}/stat", 1024)
-            pid = int(stat[stat.rindex(b")") + 2 :].split(None, 2)[1])
+            pid = int(read_stat(pid)[1])
         except (OSError, ValueError, IndexError):
             return
         if pid <= 1:

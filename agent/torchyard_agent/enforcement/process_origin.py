@@ -108,7 +108,7 @@ def is_in_group_below(pid: int, keeper: int) -> bool:
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
     """(whether the process has this user namespace, else the UID that created its outermost one).
 
-    (None, None) if hidden. Kernels before 4.11 do not tell the creator.
+    (None, None) if hidden. Kernels before 4.11 do not provide the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):

@@ -7,11 +7,11 @@ import stat
 import time
 
 FOLDER = "/dev/pts"
-MOST = 32
+MAX_TERMINALS = 32
 """The most terminals of one user that are written to."""
 
 
-def tell(uid: int, text: str, folder: str = FOLDER) -> int:
+def write(uid: int, text: str, folder: str = FOLDER) -> int:
     """Writes the text to the user's terminals without blocking; returns the number of terminals."""
     message = f"\r\n\a{_printable(text)} [{time.strftime('%H:%M')}]\r\n".encode()
     reached = 0
@@ -20,7 +20,7 @@ def tell(uid: int, text: str, folder: str = FOLDER) -> int:
     except OSError:
         return 0
     for name in names:
-        if reached == MOST:
+        if reached == MAX_TERMINALS:
             break
         path = os.path.join(folder, name)
         try:

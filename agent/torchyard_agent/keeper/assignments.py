@@ -1,4 +1,4 @@
-"""Computes each host's assignment: its replicas, and what their ranks are started with."""
+"""Computes each host's assignment: its replicas, with the commands and environments of their ranks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The address of a run's keeper: a random abstract socket, named by a symbolic link in the run's folder.
 
-A link is created atomically and needs no space on a full disk. Other users of the host can see the name once it is
-bound and bind it after the keeper's end: a socket of another user counts as no keeper.
+A link is created atomically and needs no space on a full disk. Other users of the host see the name once it is bound
+and can bind it after the keeper's end, so a socket of another user does not count.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def is_alive(folder: str) -> bool:
     address = read(folder)
     if address is None:
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(CONNECT_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(CONNECT_S)
         try:
-            asking.connect(address)
+            client.connect(address)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
             return True
-        return peer_uid(asking) == os.getuid()
+        return peer_uid(client) == os.getuid()

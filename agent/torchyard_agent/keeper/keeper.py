@@ -1,4 +1,4 @@
-"""The keeper of a run on a host: prepares it, takes part as its primary or a member, and serves the `run.*` methods."""
+"""The keeper of a run on a host: prepares the host, runs its primary or member, and serves the `run.*` methods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Serves the methods of one run on this host until the run is over, and leaves no process behind."""
+    """Serves the methods of one run on this host until the run is over and none of its processes is left."""
 
     def __init__(self, agent_dir: str, node: str, run_id: str, timeouts: Timeouts):
         self._agent_dir = agent_dir
@@ -65,33 +65,33 @@ class Keeper:
         self._calendar: calendar.Calendar | None = None
         self._preparing = asyncio.Event()
         self._prepared = asyncio.Event()
-        """Set once the preparation has ended, also where it failed."""
+        """Set once the preparation has succeeded or failed."""
         self._decided = asyncio.Event()
-        """Set once the run has begun here, or will not."""
+        """Set once the run has begun here, or the launch was given up."""
         self._silent_s = 0.0
         """Time since the last call or renewal of the launch."""
-        self._has_lapsed = False
+        self._has_expired = False
         self._discarding = False
         self._answering = 0
         self._over = asyncio.Event()
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def live(self, listener: socket.socket) -> None:
+    async def run(self, listener: socket.socket) -> None:
         """Serves at `listener`, a bound socket, until the run is over."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_exception)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
         server = await unix_socket_rpc.serve(listener, self._methods(), self._connections)
-        life = loop.create_task(self._live())
+        running = loop.create_task(self._run())
         try:
-            await asyncio.wait({life, self._crash}, return_when=asyncio.FIRST_COMPLETED)
-            (life if life.done() else self._crash).result()
+            await asyncio.wait({running, self._crash}, return_when=asyncio.FIRST_COMPLETED)
+            (running if running.done() else self._crash).result()
         except Exception as error:  # the outermost handler: logs, journals, and ends all ranks
             log.exception("the keeper failed")
-            await self._end_after_crash(life, f"internal error of the run keeper on {self._host}: {error!r}")
+            await self._end_after_crash(running, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:
-            life.cancel()
+            running.cancel()
             self._release()
             self._over.set()
             await self._flush()
@@ -116,8 +116,9 @@ class Keeper:
 
         return answer
 
-    async def _live(self) -> None:
-        lease = asyncio.get_running_loop().create_task(self._count_silence())
+    async def _run(self) -> None:
+        """Waits for the launch, then runs the run."""
+        lease = asyncio.get_running_loop().create_task(self._watch_lease())
         try:
             await self._preparing.wait()
             await self._prepared.wait()  # also if the launch was aborted: the folder is then removed
@@ -127,10 +128,10 @@ class Keeper:
         if self._participant is not None:
             await self._participant.run()
 
-    async def _count_silence(self) -> None:
-        """Discards the launch if its lease expires before the run begins.
+    async def _watch_lease(self) -> None:
+        """Gives up the launch if its lease expires before the run begins.
 
-        Counted in steps: a keeper that was itself stopped for a while first handles the calls that arrived meanwhile.
+        The time is counted in steps, so that a keeper that was suspended first handles the calls that have arrived.
         """
         lease_s = self._timeouts.launch_lease_s
         step_s = min(LEASE_STEP_S, lease_s / 10)
@@ -138,14 +139,14 @@ class Keeper:
             if await _within(self._decided, step_s):
                 return
             self._silent_s += step_s
-        log.warning("no start, join or renewal of the launch came within %.0f s: exiting", lease_s)
-        self._has_lapsed = True
+        log.warning("no start, join or renewal of the launch within %.0f s: exiting", lease_s)
+        self._has_expired = True
         self._discarding = True
-        self._leave()
+        self._give_up_launch()
 
     def _renew_lease(self) -> None:
         """Raises RpcError if the lease has expired."""
-        if self._has_lapsed:
+        if self._has_expired:
             raise RpcError(
                 f"{self._host} gave up the launch of run {self._run_id}: its desktop had not renewed it "
                 f"for {self._timeouts.launch_lease_s:.0f} s",
@@ -160,7 +161,7 @@ class Keeper:
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
         self._host = str(params["host"])
-        connection.on_close.append(self._leave_unless_prepared)
+        connection.on_close.append(self._give_up_unless_prepared)
         place = self._place()
         os.makedirs(place.work, 0o700, exist_ok=True)
         for replica in params["replicas"]:
@@ -171,17 +172,17 @@ class Keeper:
                 self._warm.start(key, rank["argv"], variables, place.work, params["imports"], spare=False)
         return {}
 
-    def _leave_unless_prepared(self) -> None:
-        """Discards the launch when the daemon's connection ends before `prepare`."""
+    def _give_up_unless_prepared(self) -> None:
+        """Gives up the launch if the daemon's connection ends before `prepare`."""
         if not self._preparing.is_set():
             self._discarding = True
-            self._leave()
+            self._give_up_launch()
 
     def _place(self) -> RunPlace:
         return RunPlace(self._run_id, self._host, self._folder, self._metrics.address)
 
     async def prepare(self, connection: Connection, params: Params) -> Any:
-        """Makes the run's folder and takes its GPUs and ports, or leaves nothing behind."""
+        """Creates the run's folder and reserves its GPUs and ports, all or none."""
         self._renew_lease()
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
@@ -219,7 +220,7 @@ class Keeper:
         return {}
 
     def _open_journal(self, resources: RunResources, launched_from: object) -> None:
-        """Opens the run's journal and creates what will run its ranks."""
+        """Opens the run's journal and creates the supervisor of its ranks."""
         place = self._place()
         own_group = cgroup.create(self._run_id, self._node)
         key, timeouts = exchange_key(self._secret), self._timeouts
@@ -229,7 +230,7 @@ class Keeper:
         ranks.gpu_acquisition = GpuAcquisition(resources, self._host, lambda message: ranks.send(message))
         self._ranks = ranks
         self._metrics.serve(ranks.on_datagram)
-        self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._poke)
+        self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._notify_journal_growth)
         self._status = RunStatus(self._run_id, self._journal)
         self._status.asked(attribution_entry("launch", launched_from))
         self._status.run_state(RunState.WAITING, "")
@@ -275,12 +276,11 @@ class Keeper:
             primary.update_calendar(self._calendar)
         self._participant = primary
         self._decided.set()
-        # The run's state is known once this call is answered.
-        await primary.begun.wait()
+        await primary.begun.wait()  # the run's state must be known once this call is answered
         return {}
 
     async def calendar(self, connection: Connection, params: Params) -> Any:
-        """Takes the calendar of bookings that concern this run."""
+        """Receives the calendar of the bookings that concern this run."""
         self._calendar = calendar.parse(params["snapshot"])
         if isinstance(self._participant, Primary):
             self._participant.update_calendar(self._calendar)
@@ -303,7 +303,7 @@ class Keeper:
         return self._ranks, self._status, self._resources
 
     async def stop(self, connection: Connection, params: Params) -> Any:
-        """Requests the run's end, on any of its hosts; with `force` without grace. `by` names the user."""
+        """Requests the run's end, on any of its hosts; `force` skips the grace, `by` is the user."""
         force, by = bool(params.get("force")), clean_name(params.get("by"))
         reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
         self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
@@ -321,21 +321,21 @@ class Keeper:
                 self._status.end(RunState.STOPPED, reason)
             else:
                 self._discarding = True
-            self._leave()
+            self._give_up_launch()
 
-    def _leave(self) -> None:
-        """Ends the keeper before the run has begun."""
+    def _give_up_launch(self) -> None:
+        """Ends the keeper of a run that has not begun."""
         if not self._preparing.is_set():
             self._preparing.set()
             self._prepared.set()
         self._decided.set()
 
     async def abort(self, connection: Connection, params: Params) -> Any:
-        """Releases and removes everything of a run that has not begun."""
+        """Releases the resources of a run that has not begun, and removes its folder."""
         if self._participant is not None:
             raise RpcError(f"the run {self._run_id} has begun", "begun", "Stop it instead.")
         self._discarding = True
-        self._leave()
+        self._give_up_launch()
         await self._over.wait()
         return {}
 
@@ -350,7 +350,7 @@ class Keeper:
             return {"pids": {}, "metrics": {}}
         return {"pids": self._ranks.pids(), "metrics": self._ranks.metrics.all()}
 
-    def _poke(self) -> None:
+    def _notify_journal_growth(self) -> None:
         for connection in list(self._connections):
             connection.notify("journal", {})
 
@@ -361,10 +361,11 @@ class Keeper:
             self._warm.reap()
 
     def _on_sigterm(self) -> None:
-        self._stop(f"the run keeper on {self._host} was asked to end (SIGTERM): the host shuts down?", force=False)
+        reason = f"the run keeper on {self._host} received SIGTERM; possibly the host is shutting down"
+        self._stop(reason, force=False)
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Ends the keeper on an error in a callback or task: its run would otherwise be left without decisions."""
+        """Ends the keeper after an error in a callback or task, which may have left a decision undone."""
         error = context.get("exception")
         of_a_connection = any(word in context for word in ("transport", "protocol", "socket"))
         if isinstance(error, Exception) and not of_a_connection and not self._crash.done():
@@ -372,12 +373,12 @@ class Keeper:
         else:
             log.error("%s: %r", context.get("message"), error)
 
-    async def _end_after_crash(self, life: asyncio.Task[None], reason: str) -> None:
+    async def _end_after_crash(self, running: asyncio.Task[None], reason: str) -> None:
         """Kills all processes of the run here, then journals the reason."""
-        life.cancel()
+        running.cancel()
         if self._ranks is not None:
             self._ranks.send = lambda message: None  # the primary must not restart the killed ranks
-            await asyncio.wait({life}, timeout=FLUSH_S)
+            await asyncio.wait({running}, timeout=FLUSH_S)
             while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:
                     process_control.send(pid, signal.SIGKILL)
@@ -420,11 +421,9 @@ def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssig
 
 
 def _reap_all() -> None:
-    try:
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        pass
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

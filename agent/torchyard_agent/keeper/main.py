@@ -1,6 +1,6 @@
 """The process of a keeper.
 
-Its imports follow the decision to leave out OpenSSL, which `hashlib` would load: 4 MB resident for each run on a host.
+OpenSSL, which `hashlib` would load, is left out before other imports: it takes 4 MB resident for each run on a host.
 Python's own SHA-256 is fast enough for the few frames of the gang link.
 """
 
@@ -41,7 +41,7 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
         try:
-            await keeper.live(listener)
+            await keeper.run(listener)
         finally:
             control_socket.withdraw(folder)
         return 0
@@ -50,7 +50,7 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
 
 
 def _leave_out_openssl() -> None:
-    """Keeps OpenSSL where a distribution has built Python without its own SHA-256."""
+    """Prevents the import of OpenSSL, unless this Python was built without a SHA-256 of its own."""
     has_own = any(importlib.util.find_spec(name) for name in ("_sha2", "_sha256"))
     if has_own and "hashlib" not in sys.modules:
         sys.modules["_hashlib"] = None  # type: ignore[assignment]  # Python's convention for "cannot be imported"

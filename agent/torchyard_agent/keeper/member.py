@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class Member:
     """The keeper of a host that is not the primary.
 
-    When its lease expires, the member ends its ranks and frees its GPUs. It may be this host alone that was cut off,
-    while the primary waits for it: the member keeps calling for `host_wait_s`, and rejoins the run if it is answered.
+    When its lease expires, the member ends its ranks and frees its GPUs. The primary may still run and wait for this
+    host, so the member tries to connect for another `host_wait_s`, and rejoins the run if it succeeds.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Member:
         self._secret = secret
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
-        self._line = MessageChannel(lambda data: self._on_message(messages.decode_from_primary(data)))
+        self._channel = MessageChannel(lambda data: self._on_message(messages.decode_from_primary(data)))
         self._epoch = os.urandom(8).hex()
-        self._met = False
+        self._was_connected = False
         self._host_wait_s = 0.0
         self._cut_off = False
         """Whether this host has ended its ranks because its lease expired."""
         self._released_gpus = False
-        """Whether it has unlocked GPUs then, which other runs may have locked since."""
+        """Whether it has unlocked its GPUs then; other runs may have locked them since."""
         self._rejoining = asyncio.Lock()
         """Held while this host leaves the run or rejoins it."""
         self._last_error = "no answer"
         self._finished: asyncio.Future[tuple[RunState, str]] = self._loop.create_future()
-        """How the run ends here if the primary does not say."""
+        """The end of the run here, unless the primary sends one."""
         folder = checkpoint_folders.checkpoints_dir(ranks.place.folder)
         self._replication = CheckpointReceiver(folder, ranks.place.run_id, host, self._dial, self._send)
         self._replicates = False
@@ -91,61 +91,61 @@ class Member:
             for task in tasks:
                 task.cancel()
             self._replication.close()
-            self._line.close()
+            self._channel.close()
 
     def _send(self, message: FromMember) -> None:
-        self._line.send(messages.encode(message))
+        self._channel.send(messages.encode(message))
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
-        """Forwards the request to the primary; if that is unreachable, this host leaves the run by itself.
+        """Forwards the request to the primary; if the primary is unreachable, ends the run on this host.
 
         `asked`: the journal entry of a user's request.
         """
         if asked is not None:
             self._status.asked(asked)
-        if self._met and not self._cut_off:
+        if self._was_connected and not self._cut_off:
             self._send(messages.ForwardedStop(reason, force, asked))
         else:
-            self._leave(RunState.STOPPED, reason)
+            self._finish(RunState.STOPPED, reason)
 
-    def _leave(self, state: RunState, why: str) -> None:
+    def _finish(self, state: RunState, why: str) -> None:
         if not self._finished.done():
             self._finished.set_result((state, why))
 
     async def _dial(self, introduction: Message) -> tuple[Stream, Message]:
-        """A connection to the primary in addition to the gang link. Raises one of NETWORK_ERRORS."""
+        """Opens a connection to the primary in addition to the gang link. Raises one of NETWORK_ERRORS."""
         address = await _resolved(self._primary["address"])
         return await gang_link.call(address, self._primary["gang_port"], self._secret, introduction)
 
     async def _keep_connected(self) -> None:
-        """Connects to the primary, again whenever the connection breaks."""
+        """Connects to the primary, and again whenever the connection breaks."""
         address, port = self._primary["address"], self._primary["gang_port"]
         retry_s = RETRY_S[0]
         while not self._finished.done():
             cut_off = self._cut_off
-            introduction = {"host": self._host, "epoch": self._epoch, "got": self._line.got, "cut_off": cut_off}
+            introduction = {"host": self._host, "epoch": self._epoch, "got": self._channel.received, "cut_off": cut_off}
             try:
                 stream, answer = await gang_link.call(await _resolved(address), port, self._secret, introduction)
             except NETWORK_ERRORS as error:
                 self._last_error = str(error) or "no answer"
                 if self._cut_off and isinstance(error, ConnectionRefusedError):
-                    self._leave(RunState.FAILED, "the run has ended on its primary host")
+                    self._finish(RunState.FAILED, "the run has ended on its primary host")
             else:
-                self._met = True
+                self._was_connected = True
                 async with self._rejoining:
-                    # If this host left the run while it was calling, the primary must be told before it rejoins.
-                    understood = answer["lost"] or cut_off or not self._cut_off
-                    if understood and (answer["lost"] or self._cut_off):
+                    # If the lease expired during the call, the introduction was outdated: it is sent again.
+                    agreed = answer["lost"] or cut_off or not self._cut_off
+                    if agreed and (answer["lost"] or self._cut_off):
                         await self._rejoin()
-                if understood and not self._finished.done():
-                    await self._line.converse(stream, int(answer["got"]))
+                if agreed and not self._finished.done():
+                    await self._channel.run_connection(stream, int(answer["got"]))
                 stream.abort()
                 retry_s = RETRY_S[0]
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 1.5, RETRY_S[1])
 
     async def _watch_lease(self) -> None:
-        """Ends the ranks of this host when its lease expires, so that no second generation can run beside them."""
+        """Ends the ranks of this host when its lease expires, so that they never run beside the next generation."""
         name, beat_at = self._primary["host"], 0.0
         join_by = self._loop.time() + self._timeouts.join_within_s
         while True:
@@ -153,40 +153,40 @@ class Member:
             now = self._loop.time()
             if now >= beat_at:
                 beat_at = now + self._timeouts.heartbeat_s
-                self._line.beat()
-            silent_s = now - self._line.heard_at
+                self._channel.beat()
+            silent_s = now - self._channel.heard_at
             if self._cut_off:
                 if silent_s > self._timeouts.lease_s + self._host_wait_s:
-                    self._leave(RunState.FAILED, f"the primary host {name} did not come back")
+                    self._finish(RunState.FAILED, f"the primary host {name} did not come back")
                     return
-            elif self._met and silent_s > self._timeouts.lease_s:
+            elif self._was_connected and silent_s > self._timeouts.lease_s:
                 async with self._rejoining:
-                    silent_s = self._loop.time() - self._line.heard_at
-                    if silent_s <= self._timeouts.lease_s:  # it has rejoined while this waited for the lock
+                    silent_s = self._loop.time() - self._channel.heard_at
+                    if silent_s <= self._timeouts.lease_s:  # reconnected while this task waited for the lock
                         continue
                     lost = f"the primary host {name} was lost: not heard for {silent_s:.0f} s"
                     await self._end_alone(RunState.FAILED, lost)
                     self._released_gpus = self._resources.holds_gpus
                     self._resources.release_gpus()
                     self._cut_off = True
-            elif not self._met and now > join_by:
-                self._leave(RunState.FAILED, self._cannot_reach())
+            elif not self._was_connected and now > join_by:
+                self._finish(RunState.FAILED, self._cannot_reach())
                 return
 
     async def _rejoin(self) -> None:
-        """Takes part again. The primary may have restarted the ranks elsewhere: those of this host end first."""
+        """Rejoins the run. The primary may have restarted the ranks elsewhere, so those of this host end first."""
         if not self._cut_off:
             await self._end_ranks()
         elif self._released_gpus:
             try:
                 await self._resources.lock_gpus()
             except RpcError as held:
-                log.warning("cannot take part again: %s", held)
-                self._leave(RunState.FAILED, f"it could not take part again: {held}")
+                log.warning("cannot rejoin the run: %s", held)
+                self._finish(RunState.FAILED, f"the host could not rejoin the run: {held}")
                 return
         self._ranks.send = self._send
         self._cut_off = False
-        self._status.revive(f"the primary host {self._primary['host']} is heard again")
+        self._status.revive(f"the primary host {self._primary['host']} is connected again")
         self._send(HostReturned(self._host))
         if self._replicates:
             self._send(self._replication.newest())
@@ -195,13 +195,13 @@ class Member:
         primary = self._primary
         return (
             f"{self._host} did not reach the primary {primary['host']} at {primary['address']}:{primary['gang_port']}"
-            f" ({self._last_error}): is a firewall in between? Set `ports` of {primary['host']} in the fleet file to"
-            " what it lets through"
+            f" ({self._last_error}); is a firewall in between? Set `ports` of {primary['host']} in the fleet file to"
+            " ports that it lets through"
         )
 
     async def _end_alone(self, state: RunState, reason: str) -> None:
         log.warning("ending without the primary: %s", reason)
-        self._line.close()
+        self._channel.close()
         self._status.run_state(RunState.STOPPING, reason)
         await self._end_ranks()
         for replica in list(self._status.replicas.values()):
@@ -210,7 +210,7 @@ class Member:
         self._status.end(state, reason)
 
     async def _end_ranks(self) -> None:
-        self._ranks.send = lambda message: None  # the primary has counted them as lost already
+        self._ranks.send = lambda message: None  # the primary counts them as lost already
         self._ranks.end(self._ranks.names, state_machine.KILL_AFTER_S)
         self._ranks.sweep(state_machine.KILL_AFTER_S)
         await self._ranks.swept()
@@ -225,7 +225,7 @@ class Member:
             self._status.gang_restart(*message)
         elif isinstance(message, messages.RunEnded):
             self._status.end_as(message.ended)
-            self._loop.call_soon(self._leave, RunState(message.ended["state"]), "")  # after its acknowledgement
+            self._loop.call_soon(self._finish, RunState(message.ended["state"]), "")  # after its acknowledgement
         elif isinstance(message, messages.FetchCheckpoint):
             self._replication.fetch(message.name)
         elif isinstance(message, messages.BringCheckpoint):

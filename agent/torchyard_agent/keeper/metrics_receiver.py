@@ -6,15 +6,14 @@ import asyncio
 import math
 import os
 import socket
-import struct
 from typing import Any, Callable, Optional
 
+from torchyard_agent.peer_credentials import UCRED
 from torchyard_agent.protocol import metrics_report, paths
 
 Metrics = dict[str, Optional[float]]
 """NaN and infinities are None: JSON cannot represent them."""
 
-_UCRED = struct.Struct("3i")
 _BATCH = 64
 """Datagrams that are read in one callback of the event loop."""
 
@@ -41,7 +40,7 @@ class LatestMetrics:
         self._ranks[replica] = {}
 
     def take(self, datagram: bytes) -> str | None:
-        """Takes a datagram and returns its replica; None if it is invalid or of no replica here."""
+        """Stores a datagram's metrics and returns its replica; None if it is invalid or of no replica here."""
         try:
             decoded = metrics_report.decode(datagram)
         except (OverflowError, RecursionError):  # JSON that Python parses into numbers out of range
@@ -51,7 +50,7 @@ class LatestMetrics:
         replica, local_rank, metrics = decoded
         numbers = self._ranks[replica].setdefault(local_rank, {})
         numbers.update(metrics)
-        # Over several datagrams a script may send more names than are kept.
+        # Several datagrams together may have more names than are kept.
         if len(metrics_report.custom_metrics(numbers)) < len(numbers.keys() - set(metrics_report.METRICS)):
             self._ranks[replica][local_rank] = metrics_report.valid_metrics(numbers)
         return replica
@@ -94,7 +93,7 @@ class MetricsReceiver:
         for _ in range(_BATCH):
             try:
                 datagram, ancillary, _, _ = self._socket.recvmsg(
-                    metrics_report.MAX_REPORT + 1, socket.CMSG_SPACE(_UCRED.size)
+                    metrics_report.MAX_REPORT + 1, socket.CMSG_SPACE(UCRED.size)
                 )
             except BlockingIOError:
                 return
@@ -110,5 +109,5 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
     """The UID of a datagram's sender, from the kernel."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return int(_UCRED.unpack(data[: _UCRED.size])[1])
+            return int(UCRED.unpack(data[: UCRED.size])[1])
     return None

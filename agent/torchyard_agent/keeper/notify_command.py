@@ -14,7 +14,7 @@ from torchyard_agent.keeper.processes.rank_process import RunPlace
 
 LIMIT_S = 60.0
 """The longest run time of the command, so that it cannot delay the run's end indefinitely."""
-LOOK_EVERY_S = 0.05
+POLL_S = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.Popen[bytes] | None:
     """Starts `command` in the run's working folder, with the state and the cause in its environment.
 
-    What it prints goes to `notify.log` in the run's folder. Returns None, after logging, if it cannot be started.
+    Its output goes to `notify.log` in the run's folder. Returns None, after logging, if it cannot be started.
     """
-    # As bytes: a cause from a program's output may have characters that an environment cannot, and locales differ.
+    # As bytes: the cause may quote a program's output, which need not be valid text in this locale.
     cause = reason.encode("utf-8", "backslashreplace").replace(b"\0", b"")
     environment: dict[str, str | bytes] = {
         **os.environ,
@@ -57,7 +57,7 @@ async def finish(process: subprocess.Popen[bytes]) -> None:
     # Polled, since the keeper reaps all children.
     while process.poll() is None:
         if loop.time() > deadline:
-            log.warning("notify took longer than %.0f s and was ended", LIMIT_S)
+            log.warning("the notify command took longer than %.0f s and was killed", LIMIT_S)
             process_control.send_group(process.pid, signal.SIGKILL)
             return
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_S)

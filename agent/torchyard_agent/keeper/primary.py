@@ -1,4 +1,4 @@
-"""The primary of a run: assigns each host its part, feeds events to the decisions and carries out instructions."""
+"""The primary of a run: sends each host its assignment, feeds events to the decisions and carries out instructions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.instructions import Instruction
 from torchyard_agent.keeper.decisions.schedule import Schedule
 from torchyard_agent.keeper.link import messages
-from torchyard_agent.keeper.link.gang_link import Listener, Message, OnCaller, Stream
+from torchyard_agent.keeper.link.gang_link import CallerHandler, Listener, Message, Stream
 from torchyard_agent.keeper.link.join_store import JoinStore, Refused, StoreServer
 from torchyard_agent.keeper.link.member_connections import MemberConnections
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
@@ -37,27 +37,27 @@ from torchyard_agent.protocol.rank_environment import has_store
 from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.protocol.timestamps import rfc3339
 
-FAREWELL_S = 3.0
+DISMISS_S = 3.0
 """The members' time to acknowledge the run's end."""
-ARRIVAL_S = 1.5
-"""How long a run that ended early waits for members that have not connected yet; they call twice a second."""
+LATE_JOIN_S = 1.5
+"""How long a run that ended early waits for members that have not connected yet; they try twice a second."""
 MAX_PENDING_RANKS = 1024
 """Ranks that may connect to the join store concurrently."""
-SCHEDULE_EVERY_S = 30.0
-"""The schedule is compared with the wall clock this often: a clock may be set, and a host suspended."""
+MAX_SLEEP_S = 30.0
+"""The wall clock is read again after this time: it may be set, and the host suspended."""
 
 log = logging.getLogger(__name__)
 
 
 class Primary:
-    """`ranks` and `status` are those of the primary's own host; `held` is the bound socket of the gang port."""
+    """`ranks` and `status` belong to the primary's own host; `gang_socket` is bound to the gang port."""
 
     def __init__(
         self,
         start: Start,
         ranks: RankSupervisor,
         status: RunStatus,
-        held: socket.socket,
+        gang_socket: socket.socket,
         secret: bytes,
         timeouts: Timeouts,
         own: OwnBooking | None = None,
@@ -65,13 +65,13 @@ class Primary:
         self._start = start
         self._ranks = ranks
         self._status = status
-        self._held = held
+        self._gang_socket = gang_socket
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self._host = start["members"][0]["host"]
         self._members = MemberConnections(self._on_message)
         self._broadcast = StateBroadcast(status, self._members)
-        callers: dict[bytes, OnCaller] = {}
+        callers: dict[bytes, CallerHandler] = {}
         if len(start["members"]) > 1:
             callers[secret] = self._on_member
         self._store = JoinStore()
@@ -101,8 +101,8 @@ class Primary:
         self._restore = CheckpointRestore(self._replication, self._host, self._order, on_problem)
         if self._listens:
             expected = sum(replica["processes"] for replica in start["replicas"])
-            # Listens before the run begins: a member that is refused retries late, and ranks look for the store.
-            held.listen(len(start["members"]) + 64 + min(expected, MAX_PENDING_RANKS))
+            # Listens before the run begins, so that no member or rank is refused and has to retry.
+            gang_socket.listen(len(start["members"]) + 64 + min(expected, MAX_PENDING_RANKS))
         ranks.send = lambda message: self._on_message(self._host, message)
 
     async def run(self) -> None:
@@ -123,7 +123,7 @@ class Primary:
         self._execute(first)
         self.begun.set()
         if self._listens:
-            await self._listener.open(self._held)
+            await self._listener.open(self._gang_socket)
         self._ranks.obey(self._assignments.of_host(self._host))
         for request in self._early_stops:
             self._feed(request)
@@ -185,7 +185,7 @@ class Primary:
             if action == "warn" and deadline is not None:
                 self._warn_of_end(deadline)
             else:
-                await self._pass(SCHEDULE_EVERY_S if again_at is None else again_at - now)
+                await self._sleep(MAX_SLEEP_S if again_at is None else again_at - now)
 
     async def _start_time(self) -> StartVerdict:
         """Waits for the run's start time."""
@@ -198,13 +198,13 @@ class Primary:
             if at != announced:
                 announced = at
                 self._announce_start(at)
-            await self._pass(at - now)
+            await self._sleep(at - now)
 
-    async def _pass(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         """Sleeps, at most until a new calendar arrives or the wall clock must be read again."""
         self._calendar_changed.clear()
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._calendar_changed.wait(), min(max(seconds, 0.01), SCHEDULE_EVERY_S))
+            await asyncio.wait_for(self._calendar_changed.wait(), min(max(seconds, 0.01), MAX_SLEEP_S))
 
     def _announce_start(self, at: float) -> None:
         assert self._run is not None
@@ -242,31 +242,13 @@ class Primary:
         for instruction in following:
             _EXECUTE[type(instruction)](self, instruction)
 
-    def record_run_state(self, change: instructions.RecordRunState) -> None:
-        self._broadcast.run_state(change)
-
-    def record_replica_state(self, change: instructions.RecordReplicaState) -> None:
-        self._broadcast.replica_state(change)
-
-    def record_gang_restart(self, change: instructions.RecordGangRestart) -> None:
-        self._broadcast.gang_restart(change)
-
-    def notify_user(self, instruction: instructions.NotifyUser) -> None:
-        self._notify(instruction.reason)
-
-    def send_to_host(
-        self,
-        instruction: instructions.AcquireGpus | instructions.ClearGang | instructions.Sweep,
-    ) -> None:
-        self._order(instruction.host, instruction)
-
     def start_ranks(self, instruction: instructions.StartRanks) -> None:
         self._restore.start_when_restored({member["host"]: instruction for member in self._start["members"]})
 
     def start_gang(self, instruction: instructions.StartGang) -> None:
         assert self._run is not None
         run = self._run
-        # A worker group without any member left still counts: the number of parts of a shared model is fixed.
+        # Replicas of a worker group without members still count: the number of shards of a shared model is fixed.
         dropped = {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
         by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, dropped)
         orders: dict[str, FromPrimary] = {
@@ -280,16 +262,16 @@ class Primary:
                 self._order(host, order)
 
     def end_ranks(self, instruction: instructions.EndRanks) -> None:
-        self._restore.give_up()  # ranks must have begun before they end: then their end is reported as every other
+        self._restore.give_up()  # only ranks that were started report their end
         self._publish_failure(instruction.replicas)
         self._order(instruction.host, instruction)
 
     def _publish_failure(self, replicas: Sequence[str]) -> None:
-        """Tells ranks in the join store that SIGTERM comes of a failure: they end without agreeing on a last step."""
+        """Marks a failure in the join store: ranks that receive SIGTERM then end without agreeing on a last step."""
         assert self._run is not None
         if self._run.outcome in (RunState.STOPPED, RunState.SUCCEEDED):
             return
-        with suppress(Refused):  # the store is full: the ranks find out by themselves, later
+        with suppress(Refused):  # the store is full: the ranks notice the failure later by themselves
             for gang in {self._run.replica(name).gang for name in replicas}:
                 self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
 
@@ -303,7 +285,7 @@ class Primary:
 
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
-            # Later: its answers become events of their own, and the members' orders are sent before this host forks.
+            # Not at once: its answers are events of their own, and members get their orders before this host forks.
             self._loop.call_soon(self._ranks.obey, message)
         else:
             self._members.send(host, message)
@@ -319,16 +301,16 @@ class Primary:
         host, epoch = str(introduction.get("host")), str(introduction.get("epoch"))
         known = any(one.name == host for one in self._run.hosts) and host != self._host
         if not known or not self._members.admits(host, epoch):
-            log.warning("rejected a keeper that calls itself %s", host)
+            log.warning("rejected a keeper with the name %s", host)
             stream.abort()
             return
         cut_off = bool(introduction.get("cut_off"))  # absent in older members' introductions
         if cut_off and not self._run.host(host).lost:
-            # The member ended its ranks although it was heard here in time; no other event will report that.
+            # The member has ended its ranks, although its heartbeats arrived here; no other event reports that.
             self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
-        line = self._members.line(host)
-        if line is None:
-            line = self._members.open_line(host)
+        channel = self._members.channel(host)
+        if channel is None:
+            channel = self._members.open_channel(host)
             if self._status.ended is None:
                 self._members.send(host, self._assignments.of_host(host))
                 self._broadcast.catch_up(host)
@@ -336,10 +318,10 @@ class Primary:
                 self._members.send(host, messages.RunEnded(self._status.ended))
         elif not self._run.host(host).lost:
             self._feed(events.LinkRestored(host))
-        # A lost member may not know that it was: it ends its ranks first, and then reports its return.
-        stream.send({"got": line.got, "lost": cut_off or self._run.host(host).lost})
-        await line.converse(stream, int(introduction["got"]))
-        if not line.connected and not self._run.state.is_terminal:
+        # A lost member may not have noticed its loss: it ends its ranks first, and then reports its return.
+        stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
+        await channel.run_connection(stream, int(introduction["got"]))
+        if not channel.connected and not self._run.state.is_terminal:
             self._feed(events.LinkBroken(host))
 
     def _on_message(self, host: str, message: FromMember) -> None:
@@ -366,7 +348,7 @@ class Primary:
             self._status.report(message.replica, message.metrics, first=message.first)
 
     def on_stuck(self, host: str, message: messages.ProcessesStuck) -> None:
-        waiting = f"waiting on {host} for {message.what}, which the kernel has not let go yet"
+        waiting = f"waiting on {host} for {message.what}, which the kernel has not ended yet"
         log.warning(waiting)
         before = self._status.reason
         reason = f"{before}; {waiting}" if before else waiting
@@ -388,21 +370,21 @@ class Primary:
     def _is_expected(self, host: str) -> bool:
         assert self._run is not None
         known = self._run.host(host)
-        return not known.lost and not known.gone
+        return not known.lost and not known.swept
 
     async def _dismiss_members(self) -> None:
-        """Waits until the members have acknowledged the run's end, at most FAREWELL_S."""
+        """Waits until the members have acknowledged the run's end, at most DISMISS_S."""
         began = self._loop.time()
-        while (since_s := self._loop.time() - began) < FAREWELL_S:
-            if self._members.are_settled and (since_s > ARRIVAL_S or not self._members_are_missing()):
+        while (since_s := self._loop.time() - began) < DISMISS_S:
+            if self._members.are_settled and (since_s > LATE_JOIN_S or not self._members_are_missing()):
                 return
             await asyncio.sleep(0.02)
 
     def _members_are_missing(self) -> bool:
-        """Whether a member has not connected yet; it would call in vain once this keeper has gone."""
+        """Whether a member has not connected yet; it could not connect once this keeper has exited."""
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]
-        return any(self._members.line(host.name) is None and not host.lost for host in others)
+        return any(self._members.channel(host.name) is None and not host.lost for host in others)
 
 
 def _starts_at(seconds: float) -> str:
@@ -416,16 +398,16 @@ def _raise_error_of(task: asyncio.Task[None]) -> None:
 
 
 _EXECUTE: dict[type, Callable[[Primary, Any], None]] = {
-    instructions.RecordRunState: Primary.record_run_state,
-    instructions.RecordReplicaState: Primary.record_replica_state,
-    instructions.RecordGangRestart: Primary.record_gang_restart,
-    instructions.NotifyUser: Primary.notify_user,
-    instructions.AcquireGpus: Primary.send_to_host,
+    instructions.RecordRunState: lambda self, change: self._broadcast.run_state(change),
+    instructions.RecordReplicaState: lambda self, change: self._broadcast.replica_state(change),
+    instructions.RecordGangRestart: lambda self, change: self._broadcast.gang_restart(change),
+    instructions.NotifyUser: lambda self, instruction: self._notify(instruction.reason),
+    instructions.AcquireGpus: lambda self, order: self._order(order.host, order),
     instructions.StartRanks: Primary.start_ranks,
     instructions.StartGang: Primary.start_gang,
-    instructions.ClearGang: Primary.send_to_host,
+    instructions.ClearGang: lambda self, order: self._order(order.host, order),
     instructions.EndRanks: Primary.end_ranks,
-    instructions.Sweep: Primary.send_to_host,
+    instructions.Sweep: lambda self, order: self._order(order.host, order),
     instructions.SetTimer: Primary.set_timer,
     instructions.FinishRun: Primary.finish_run,
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
+import shutil
 import socket
 from typing import Any
 
@@ -51,7 +53,7 @@ class RunResources:
         return self._others.ports
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer other processes that ask who holds the GPUs."""
+        """Begins to answer clients that request the holder of the GPUs."""
         self._locks.serve(loop)
 
     @property
@@ -77,25 +79,19 @@ class RunResources:
     @staticmethod
     def remove(folder: str) -> None:
         """Removes a run's folder."""
-        for parent, folders, names in os.walk(folder, topdown=False):
-            for name in names:
-                os.unlink(os.path.join(parent, name))
-            for name in folders:
-                path = os.path.join(parent, name)
-                os.unlink(path) if os.path.islink(path) else os.rmdir(path)
-        if os.path.isdir(folder):
-            os.rmdir(folder)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
 
 
 async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
-    """Makes the folder and takes the GPUs and ports, all or none.
+    """Creates the folder and reserves the GPUs and ports, all or none.
 
     Raises RpcError (GPUs in use, no free port, no route to the primary) or OSError.
     """
     acquiring = asyncio.ensure_future(in_a_thread(_acquire, agent_dir, folder, prepare))
     try:
         resources = await uncancelled(acquiring)
-    except asyncio.CancelledError:  # the caller has gone
+    except asyncio.CancelledError:  # the caller has disconnected
         if not acquiring.cancelled() and acquiring.exception() is None:
             acquiring.result().release()
         raise
@@ -105,28 +101,24 @@ async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
 
 def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
     holder = {"run_id": prepare["run_id"], "name": prepare["name"], "host": prepare["host"]}
-    # Locked first: a launch that finds them in use leaves nothing behind. A scheduled run locks them at its start.
-    locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
-    held: list[HeldPorts] = []
-    try:
+    with contextlib.ExitStack() as acquired:
+        # Locked first, so that a launch on busy GPUs creates nothing. A scheduled run locks them at its start.
+        locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
+        acquired.callback(locks.release)
         address, interface = _data_network(prepare)
         gang = hold_ports(1, prepare["port_range"], address if network_addresses.interface_of(address) else "")
-        held.append(gang)
+        acquired.callback(gang.release)
         others = hold_ports(prepare["ports"], prepare["port_range"])
-        held.append(others)
+        acquired.callback(others.release)
         try:
             checkpoint = _create_folder(agent_dir, folder, prepare)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            hint = "Make room there, or set `agent_dir` of the host in the fleet file."
+            hint = "Free some space there, or set `agent_dir` of the host in the fleet file."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
-        return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
-    except BaseException:  # cleanup on cancellation too; raised again
-        locks.release()
-        for ports in held:
-            ports.release()
-        raise
+        acquired.pop_all()
+    return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
 
 
 def _data_network(prepare: Prepare) -> tuple[str, str]:

@@ -59,7 +59,7 @@ class RunStatus:
         self._journal.write("replica_state", **event, **({"reason": reason} if reason else {}))
 
     def asked(self, entry: dict[str, Any]) -> None:
-        """Journals who launched or stopped the run (see `protocol.attribution`), unless it has ended."""
+        """Journals a user's request to launch or stop the run (see `protocol.attribution`), unless it has ended."""
         if self.ended is None:
             self._journal.write("asked", **entry)
 

@@ -10,7 +10,7 @@ LONGEST = 200
 
 
 def attribution_entry(what: str, by: object, **more: Any) -> dict[str, Any]:
-    """An entry about the request `what`. `by` is the desktop's claim, `kim@laptop`, and is split into `by` and `from`.
+    """An entry for the request `what`. `by` is the desktop's claim, `kim@laptop`, and is split into `by` and `from`.
 
     `uid` is this process's own: daemons and keepers accept connections of their own user only (SO_PEERCRED).
     """

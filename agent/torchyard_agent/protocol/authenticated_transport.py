@@ -1,8 +1,8 @@
 """Authenticated frames between the processes of a run: handshake, framing and message encoding, without I/O.
 
 The gang link, the join store and the exchange of tensors use the same state machines. Both ends know a 256-bit key.
-Each proves it over the nonce of the other, and every frame carries a MAC under a key of this connection, its direction
-and its number, so that a frame can be neither forged nor replayed nor reflected. Frames are not encrypted. Sockets and
+Each proves it with a MAC over the other's nonce. Every frame has a MAC under a key of this connection, its direction
+and its number, so that it can be neither forged nor replayed nor reflected. Frames are not encrypted. Sockets and
 deadlines belong to the owner of the connection.
 
     listener                                      caller
@@ -141,7 +141,7 @@ class FrameCodec:
         self.expects = HEADER.size
 
     def seal(self, payload: bytes) -> bytes:
-        """The frame of a payload, with its header. Raises ValueError where the payload is too long."""
+        """The frame of a payload, with its header. Raises ValueError if the payload is too long."""
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_PAYLOAD}")
         mac = _frame_mac(self._sealer, self._sealed, payload)
@@ -180,7 +180,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(payload: bytes) -> Message:
-    """Raises AuthenticationError for what is not a JSON object."""
+    """Decodes a JSON object. Raises AuthenticationError for other payloads."""
     try:
         message = json.loads(payload)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The calendar of agents: a snapshot of the coming days' bookings, handed over by desktops. Pure.
+"""The calendar of agents: a snapshot of the coming days' bookings, sent by desktops. Pure.
 
 Agents have no access to the booking store. They act on a snapshot only while it is fresh, and only observe with a stale
 one. Times are seconds since 1970.
@@ -22,7 +22,7 @@ MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
 """The upper limit of a snapshot's own `fresh_s`."""
 AHEAD_S = 300.0
-"""Snapshots from further in the future are rejected: their clock is wrong, and they would outrank later ones."""
+"""Snapshots from further in the future are rejected: their clock is wrong, and they would replace later ones."""
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
 
@@ -79,7 +79,7 @@ class Calendar(NamedTuple):
         return next((rule for pattern, rule in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
 
     def on(self, gpu: str, now: float) -> CalendarBooking | None:
-        """The booking that is running on a GPU; the store admits at most one."""
+        """The booking that is active on a GPU; the store admits at most one."""
         return next((one for one in self.bookings if gpu in one.gpus and one.is_running(now)), None)
 
     def booking(self, booking_id: str) -> CalendarBooking | None:
@@ -113,24 +113,16 @@ def parse(data: object) -> Calendar:
     try:
         return _parse(data)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        problem = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         hint = "Upgrade the older of desktop and agent."
-        raise RpcError(f"the snapshot of the bookings is not understood: {said}", "bad_snapshot", hint) from None
+        raise RpcError(f"the snapshot of the bookings is not understood: {problem}", "bad_snapshot", hint) from None
 
 
 _KEYS = frozenset(
-    [
-        "version",
-        "taken",
-        "fresh_s",
-        "from",
-        "until",
-        "person",
-        "idle_release_min",
-        "bookings",
-        "logins",
-        "enforcement",
-    ]
+    (
+        *("version", "taken", "fresh_s", "from", "until", "person", "idle_release_min"),
+        *("bookings", "logins", "enforcement"),
+    )
 )
 _OF_BOOKING = frozenset(["id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end"])
 

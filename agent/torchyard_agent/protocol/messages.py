@@ -32,7 +32,7 @@ class ReplicaAssignment(TypedDict):
 
 
 class ReplicaPlan(TypedDict):
-    """One planned replica, without what depends on the others that take part (see `rank_environment`)."""
+    """One planned replica, without values that depend on the participation of others (see `rank_environment`)."""
 
     name: str
     role: str

@@ -19,13 +19,13 @@ METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
     *("version", "clients", "bytes_s"),
 )
-"""Metrics of a report: optimizer steps done; loss; samples a second of this rank; seconds a step spends
-computing, exchanging and waiting for others; versions a pull is behind; pushes that the servers have dropped so far;
-steps skipped so far because their gradients were not finite.
+"""Metrics of a report: optimizer steps; loss; samples per second of this rank; seconds of a step spent on computing,
+exchanging and waiting for other trainers; the staleness of a pull in versions; pushes that the servers have dropped;
+steps that were skipped because their gradients were not finite.
 
-Of a server or reducer: pushes accepted so far; trainers connected; bytes a second sent and received. Its `wait_s` are
-the seconds that its newest round waited for the last trainer, its `staleness` the versions that this was behind, and
-`dropped` and `skipped` the rounds that it has dropped, or left out for want of a finite gradient."""
+Of a server or reducer: pushes accepted; trainers connected; bytes per second sent and received. Its `wait_s` is the
+time that its newest round waited for the last trainer, `staleness` that of this round; `dropped` and `skipped` are the
+rounds that it has dropped, or skipped for lack of finite gradients."""
 
 
 MAX_CUSTOM_METRICS = 32
@@ -39,7 +39,7 @@ def is_name(name: object) -> bool:
 
 
 def custom_metrics(metrics: object) -> dict[str, float | None]:
-    """Custom metrics: the first MOST_NAMES others than METRICS with valid names. None stands for NaN and infinities."""
+    """The first MAX_CUSTOM_METRICS with valid names that are not in METRICS. None stands for NaN and infinities."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -61,8 +61,7 @@ def not_finite(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def metrics_of_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The METRICS of a journal's `report`; None stands for values that are not finite. There, null also means
-    unknown."""
+    """The METRICS of a journal's `report`, without unknown ones; None stands for values that are not finite."""
     names = event.get("not_finite", ())
     return {name: event.get(name) for name in METRICS if event.get(name) is not None or name in names}
 

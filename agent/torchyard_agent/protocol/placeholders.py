@@ -6,19 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 NAMES = (
-    "job_name",
-    "task_index",
-    "ps_hosts",
-    "worker_hosts",
-    "rank",
-    "world_size",
-    "nnodes",
-    "node_rank",
-    "nproc",
-    "master_addr",
-    "master_port",
-    "trial",
-    "run_dir",
+    *("job_name", "task_index", "ps_hosts", "worker_hosts", "rank", "world_size", "nnodes", "node_rank", "nproc"),
+    *("master_addr", "master_port", "trial", "run_dir"),
 )
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(NAMES) + r")\}")
 

@@ -30,21 +30,8 @@ VARIABLES_OF_A_RANK = frozenset(
 )
 """Variables with a process's place in a cluster, in addition to TORCHYARD_* and TORCHELASTIC_*."""
 _READ_AT_START = (
-    *(
-        "PYTHON",
-        "LD_",
-        "PATH",
-        "TZ",
-        "LANG",
-        "LC_",
-        "GLIBC_",
-        "MALLOC_",
-        "TORCH",
-        "PYTORCH",
-        "CUDA",
-        "NVIDIA_",
-        "NCCL_",
-    ),
+    *("PYTHON", "LD_", "PATH", "TZ", "LANG", "LC_", "GLIBC_", "MALLOC_"),
+    *("TORCH", "PYTORCH", "CUDA", "NVIDIA_", "NCCL_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "VECLIB_"),
 )
 
@@ -55,7 +42,7 @@ class _Task(NamedTuple):
 
 
 class _Seat(NamedTuple):
-    """A trainer's position among the trainers that take part."""
+    """A trainer's position among the participating trainers."""
 
     first_rank: int
     """The first of its ranks among all trainers."""
@@ -88,7 +75,7 @@ def is_read_at_start(name: str) -> bool:
 
 
 class RankEnvironment:
-    """Ranks and variables of a run for the `replicas` that take part, in plan order.
+    """Ranks and variables of a run for the participating `replicas`, in plan order.
 
     `store`: the join store's `address:port` at the primary's keeper; unused if the run has none.
     """
@@ -285,7 +272,7 @@ class RankEnvironment:
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # Other roles are worlds of their own, so that one command serves all pools.
+            # Replicas of other roles are worlds of one rank, so that one command serves all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,

@@ -1,8 +1,8 @@
 """Recognizes display servers on a GPU, by their executables: a process can choose its own name.
 
-The executable must be installed by root: a file of a known name in a folder that only root may write, and the same file
-that this process sees under that path (a user can mount another one there in a namespace). A display server is only on
-the driver's list of graphics processes.
+The executable must be installed by root: a file of a known name in a folder that only root may write, and the file that
+this process sees at that path (in a mount namespace a user can choose another). A process that only draws is on the
+driver's list of graphics processes, and not on that of compute processes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
     `torch_cuda` (what torch was built for) and `numpy` (versions, or null), `disk_free_gb`, and `problems` [{`code`,
     `message`, `hint`}]. `python`: the path in the fleet file, or None.
     """
-    training = training_python.look(python)
+    training = training_python.find(python)
     gpus, driver, driver_cuda, problems = _gpus()
     free = free_space_gb(agent_dir)
     if training.problem is not None:
@@ -54,7 +54,7 @@ def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
 
 SESSIONS_PROBLEM: Problem = {
     "code": "ends_with_login",
-    "message": "this host ends all that a login has started when the login is over (KillUserProcesses=yes), runs too",
+    "message": "this host ends all processes of a login at its logout (KillUserProcesses=yes), runs included",
     "hint": "Run `loginctl enable-linger` there once, or ask its administrator to.",
 }
 
@@ -74,7 +74,7 @@ def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> P
         return None
     return {
         "code": "nvml_missing",
-        "message": f"this host seems to have NVIDIA GPUs, but they cannot be looked at: {reason}",
+        "message": f"this host seems to have NVIDIA GPUs, but NVML does not work: {reason}",
         "hint": "Run `nvidia-smi` there. Install the driver's libnvidia-ml.so.1, or reboot after a driver update.",
     }
 

@@ -13,7 +13,7 @@ from torchyard_agent.telemetry.procfs import read, read_all, read_or
 
 _SECTOR = 512
 """Bytes of a sector in /sys, independent of the device."""
-_LOOK_AGAIN_S = 60.0
+_LIST_EVERY_S = 60.0
 """Interval at which the interfaces are listed again."""
 _FREE_SPACE_S = 10.0
 """Interval at which free space is read: on a network file system this is a round trip."""
@@ -72,12 +72,12 @@ class HostMeter:
         }
 
     def _network(self, now: float) -> dict[str, tuple[int, int]]:
-        """Bytes (received, sent) of each data interface since it came up."""
+        """Bytes (received, sent) of each data interface since its start."""
         try:
             lines = read_all("/proc/net/dev").splitlines()[2:]
         except OSError:
             return {}
-        if now - self._listed >= _LOOK_AGAIN_S:
+        if now - self._listed >= _LIST_EVERY_S:
             self._listed = now
             self._interfaces = data_interfaces([line.split(b":", 1)[0].strip().decode() for line in lines])
         counters = {}

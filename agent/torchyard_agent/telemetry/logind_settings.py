@@ -20,7 +20,7 @@ def ends_with_login(root: str = "/", user: str | None = None) -> bool:
     """Whether processes of `user` (default: this process's) are killed at logout here."""
     user = user or pwd.getpwuid(os.getuid()).pw_name
     if not os.path.isdir(os.path.join(root, "run/systemd/system")):
-        return False  # this host was not started by systemd
+        return False  # this host does not run systemd
     if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
         return False
     settings = _logind(root)

@@ -35,7 +35,7 @@ class Gpu:
         """Values that this GPU or driver does not support."""
 
 
-class _GpuFailed(Exception):
+class _GpuError(Exception):
     """The GPU does not respond; holds NVML's error code."""
 
 
@@ -55,8 +55,8 @@ class Nvml:
         if code != library.SUCCESS:
             self.close()
             raise NvmlUnavailable(f"NVML does not count the GPUs: {self._library.error_text(code)}")
-        self.gpus = [self._meet(index) for index in range(count.value)]
-        self._listen_for_xids()
+        self.gpus = [self._open_gpu(index) for index in range(count.value)]
+        self._subscribe_to_xids()
 
     @classmethod
     def open(cls) -> Nvml | None:
@@ -103,15 +103,15 @@ class Nvml:
         nvml, pci = self._library, library.PciInfo()
         corrected, uncorrected, pending, failed = (ctypes.c_uint() for _ in range(4))
         try:
-            if self._ask(gpu, "pci", nvml.pci, ctypes.byref(pci)):
+            if self._call(gpu, "pci", nvml.pci, ctypes.byref(pci)):
                 found["bus_id"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
             found["ecc_errors"] = self._ecc(gpu)
             rows = [ctypes.byref(value) for value in (corrected, uncorrected, pending, failed)]
-            if self._ask(gpu, "remapped rows", nvml.remapped_rows, *rows):
+            if self._call(gpu, "remapped rows", nvml.remapped_rows, *rows):
                 found["repair_pending"], found["repair_failed"] = bool(pending.value), bool(failed.value)
-            elif self._ask(gpu, "retired pages", nvml.retired_pending, ctypes.byref(pending)):
+            elif self._call(gpu, "retired pages", nvml.retired_pending, ctypes.byref(pending)):
                 found["repair_pending"] = bool(pending.value)  # GPUs before Ampere retire whole pages
-        except _GpuFailed as failed_gpu:
+        except _GpuError as failed_gpu:
             found["problem"] = self._sentence(gpu, failed_gpu.args[0])
         return found
 
@@ -119,17 +119,17 @@ class Nvml:
         """Processes on the GPU: [{`pid`, `memory_mb`, `computes`}]; empty if it does not respond."""
         try:
             return self._running(gpu) if gpu.handle is not None else []
-        except _GpuFailed:
+        except _GpuError:
             return []
 
     def sample(self) -> list[dict[str, Any]]:
         """The state of all GPUs; names and units as in `Sampler.sample`. Unsupported values are None."""
-        self._take_xids()
+        self._read_xids()
         entries = [self._sample(gpu) for gpu in self.gpus]
         self._samples += 1
         return entries
 
-    def _meet(self, index: int) -> Gpu:
+    def _open_gpu(self, index: int) -> Gpu:
         gpu = Gpu(index)
         handle = ctypes.c_void_p()
         code = self._library.handle(index, ctypes.byref(handle))
@@ -141,22 +141,18 @@ class Nvml:
             gpu.uuid = self._text(gpu, "uuid", self._library.uuid)
             gpu.name = self._text(gpu, "name", self._library.name) or gpu.name
             gpu.memory_mb = self._memory(gpu)[0]
-        except _GpuFailed as failed:
+        except _GpuError as failed:
             gpu.problem = self._sentence(gpu, failed.args[0])
         return gpu
 
     def _sample(self, gpu: Gpu) -> dict[str, Any]:
+        measured = ("memory_used_mb", "utilisation", "power_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
         entry: dict[str, Any] = {
             "index": gpu.index,
             "uuid": gpu.uuid,
             "name": gpu.name,
             "memory_mb": gpu.memory_mb,
-            "memory_used_mb": None,
-            "utilisation": None,
-            "power_w": None,
-            "temperature_c": None,
-            "sm_clock_mhz": None,
-            "memory_clock_mhz": None,
+            **dict.fromkeys(measured),
             "throttling": [],
             "ecc_errors": gpu.ecc_errors,
             "xid": gpu.xid,
@@ -169,7 +165,7 @@ class Nvml:
         try:
             entry["memory_mb"], entry["memory_used_mb"] = self._memory(gpu)
             utilization = library.Utilization()
-            if self._ask(gpu, "utilisation", nvml.utilization, ctypes.byref(utilization)):
+            if self._call(gpu, "utilisation", nvml.utilization, ctypes.byref(utilization)):
                 entry["utilisation"] = int(utilization.gpu)
             power = self._number(gpu, "power", nvml.power)
             entry["power_w"] = None if power is None else round(power / 1000, 1)
@@ -182,12 +178,12 @@ class Nvml:
             entry["ecc_errors"] = gpu.ecc_errors
             entry["processes"] = self._running(gpu)
             gpu.problem = entry["problem"] = None
-        except _GpuFailed as failed:
+        except _GpuError as failed:
             gpu.problem = entry["problem"] = self._sentence(gpu, failed.args[0])
         return entry
 
-    def _ask(self, gpu: Gpu, what: str, function: Any, *arguments: Any) -> bool:
-        """Calls NVML, which writes to `arguments`; returns whether it succeeded. Raises _GpuFailed."""
+    def _call(self, gpu: Gpu, what: str, function: Any, *arguments: Any) -> bool:
+        """Calls NVML, which writes to `arguments`; returns whether it succeeded. Raises _GpuError."""
         if function is None or what in gpu.unsupported:
             return False
         code = function(gpu.handle, *arguments)
@@ -196,39 +192,40 @@ class Nvml:
         if code in (library.NOT_SUPPORTED, library.FUNCTION_NOT_FOUND):
             gpu.unsupported.add(what)
         elif code in _FATAL:
-            raise _GpuFailed(code)
+            raise _GpuError(code)
         return False
 
     def _number(self, gpu: Gpu, what: str, function: Any, *selectors: int) -> int | None:
         value = ctypes.c_uint()
-        return int(value.value) if self._ask(gpu, what, function, *selectors, ctypes.byref(value)) else None
+        return int(value.value) if self._call(gpu, what, function, *selectors, ctypes.byref(value)) else None
 
     def _text(self, gpu: Gpu, what: str, function: Any) -> str | None:
         text = ctypes.create_string_buffer(library.NAME_BYTES)
-        if not self._ask(gpu, what, function, text, library.NAME_BYTES):
+        if not self._call(gpu, what, function, text, library.NAME_BYTES):
             return None
         return text.value.decode(errors="replace")
 
     def _memory(self, gpu: Gpu) -> tuple[int | None, int | None]:
         """(all, used) in MiB."""
         newer = library.MemoryV2(version=library.MEMORY_V2_VERSION)
-        if self._ask(gpu, "memory v2", self._library.memory_v2, ctypes.byref(newer)):
+        if self._call(gpu, "memory v2", self._library.memory_v2, ctypes.byref(newer)):
             return int(newer.total) >> 20, int(newer.used) >> 20
         memory = library.Memory()
-        if self._ask(gpu, "memory", self._library.memory, ctypes.byref(memory)):
+        if self._call(gpu, "memory", self._library.memory, ctypes.byref(memory)):
             return int(memory.total) >> 20, int(memory.used) >> 20
         return gpu.memory_mb, None
 
     def _throttling(self, gpu: Gpu) -> list[str]:
         reasons = ctypes.c_ulonglong()
-        if not self._ask(gpu, "throttling", self._library.throttling, ctypes.byref(reasons)):
+        if not self._call(gpu, "throttling", self._library.throttling, ctypes.byref(reasons)):
             return []
         return [word for bit, word in library.THROTTLING.items() if reasons.value & bit]
 
     def _ecc(self, gpu: Gpu) -> int | None:
         errors = ctypes.c_ulonglong()
         selectors = (library.ECC_UNCORRECTED, library.ECC_VOLATILE)
-        return int(errors.value) if self._ask(gpu, "ecc", self._library.ecc, *selectors, ctypes.byref(errors)) else None
+        found = self._call(gpu, "ecc", self._library.ecc, *selectors, ctypes.byref(errors))
+        return int(errors.value) if found else None
 
     def _running(self, gpu: Gpu) -> list[dict[str, Any]]:
         """Processes on the GPU with their memory. One on both lists, compute and graphics, is listed once."""
@@ -255,7 +252,7 @@ class Nvml:
                 count.value = self._capacity
                 continue
             if code in _FATAL:
-                raise _GpuFailed(code)
+                raise _GpuError(code)
             if code == library.NOT_SUPPORTED:
                 gpu.unsupported.add(what)
             if code != library.SUCCESS:
@@ -265,12 +262,12 @@ class Nvml:
         return []
 
     def _sentence(self, gpu: Gpu, code: int) -> str:
-        who = f"GPU {gpu.index} ({gpu.name})"
+        name = f"GPU {gpu.index} ({gpu.name})"
         if code == library.GPU_IS_LOST:
-            return f"{who} has fallen off the bus and does not answer. Reset it or reboot the host."
-        return f"{who} does not answer: {self._library.error_text(code)}."
+            return f"{name} has fallen off the bus and does not answer. Reset it or reboot the host."
+        return f"{name} does not answer: {self._library.error_text(code)}."
 
-    def _listen_for_xids(self) -> None:
+    def _subscribe_to_xids(self) -> None:
         """Subscribes to XID errors; failures are ignored."""
         nvml = self._library
         if not (nvml.event_set_create and nvml.event_register and nvml.event_wait):
@@ -283,7 +280,7 @@ class Nvml:
             if gpu.handle is not None:
                 nvml.event_register(gpu.handle, ctypes.c_ulonglong(library.EVENT_XID), events)
 
-    def _take_xids(self) -> None:
+    def _read_xids(self) -> None:
         if self._events is None:
             return
         event = library.EventData()

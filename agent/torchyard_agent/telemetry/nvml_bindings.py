@@ -52,10 +52,7 @@ class MemoryV2(ctypes.Structure):
 
     _fields_ = [
         ("version", ctypes.c_uint),
-        ("total", ctypes.c_ulonglong),
-        ("reserved", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
+        *((name, ctypes.c_ulonglong) for name in ("total", "reserved", "free", "used")),
     ]
 
 
@@ -64,11 +61,7 @@ class PciInfo(ctypes.Structure):
 
     _fields_ = [
         ("legacy_bus_id", ctypes.c_char * 16),
-        ("domain", ctypes.c_uint),
-        ("bus", ctypes.c_uint),
-        ("device", ctypes.c_uint),
-        ("device_id", ctypes.c_uint),
-        ("subsystem_id", ctypes.c_uint),
+        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "device_id", "subsystem_id")),
         ("bus_id", ctypes.c_char * 32),
     ]
 

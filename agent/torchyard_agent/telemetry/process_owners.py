@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pwd
 from typing import Any
 
@@ -17,7 +18,6 @@ class Owners:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, str, str, bool | None]] = {}
-        self._users: dict[int, str] = {}
 
     def of(self, pid: int, now: float) -> tuple[str, str]:
         """(user, program) of a PID at monotonic time `now`; "unknown" if it is hidden, as in a container."""
@@ -33,10 +33,10 @@ class Owners:
         if known is None or now - known[0] >= CACHED_S:
             if len(self._known) > 1000:
                 self._known.clear()
-            known = self._known[pid] = (now, *self._look(pid), is_display_server(pid))
+            known = self._known[pid] = (now, *self._read_status(pid), is_display_server(pid))
         return known
 
-    def _look(self, pid: int) -> tuple[str, str]:
+    def _read_status(self, pid: int) -> tuple[str, str]:
         try:
             status = read(f"/proc/{pid}/status", 1024)
         except OSError:
@@ -46,25 +46,15 @@ class Owners:
             if line.startswith(b"Name:"):
                 program = line[5:].strip().decode(errors="replace")
             elif line.startswith(b"Uid:"):
-                user = self.user(int(line.split()[1]))
+                user = user_name(int(line.split()[1]))
                 break
         return user, program
 
-    def user(self, uid: int) -> str:
-        """The login of a UID, or the number if the host has no name for it."""
-        if uid not in self._users:
-            self._users[uid] = user_name(uid)
-        return self._users[uid]
 
-
+@functools.lru_cache(maxsize=1000)
 def user_name(uid: int) -> str:
-    """The login of a UID, or the number if the host has no name for it."""
+    """The login of a UID, or the number if the host has no name for it; cached."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):
         return str(uid)
-
-
-def owner(pid: int) -> str:
-    """The user whose process this is, or "unknown"."""
-    return Owners().of(pid, 0.0)[0]

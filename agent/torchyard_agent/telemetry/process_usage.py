@@ -1,8 +1,4 @@
-"""CPU and memory of the replicas' process trees, from proc(5).
-
-Reads only the trees of the given processes: their descendants come from /proc/PID/task/TID/children. On a kernel
-without that file (CONFIG_PROC_CHILDREN) all of /proc is scanned at intervals.
-"""
+"""CPU and memory of the replicas' process trees, from proc(5)."""
 
 from __future__ import annotations
 
@@ -11,7 +7,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torchyard_agent.telemetry.procfs import read, read_all
+from torchyard_agent.telemetry import process_tree
+from torchyard_agent.telemetry.procfs import read, stat_fields
 
 WALK_S = 3.0
 """Interval of walks over the children of main threads, which start most processes."""
@@ -47,7 +44,7 @@ class _Process:
             line = os.pread(self.file, 1024, 0) if self.file >= 0 else read(f"/proc/{self.pid}/stat", 1024)
         except OSError:
             return None
-        fields = _stat_fields(line)
+        fields = stat_fields(line)
         return None if fields[0] in (b"Z", b"X") else (int(fields[11]) + int(fields[12]), int(fields[21]))
 
     def close(self) -> None:
@@ -82,7 +79,7 @@ class ProcessTrees:
     """CPU and memory of process trees, by name."""
 
     def __init__(self, children_files: bool | None = None):
-        self._children_files = _has_children_files() if children_files is None else children_files
+        self._children_files = process_tree.HAS_CHILDREN_FILES if children_files is None else children_files
         self._trees: dict[str, _Tree] = {}
 
     def sample(self, replicas: Mapping[str, Sequence[int]], now: float) -> dict[str, dict[str, Any]]:
@@ -110,13 +107,13 @@ class ProcessTrees:
             if threads:
                 tree.walk_threads_at = now + WALK_THREADS_S + (number % 10)
             if self._children_files:
-                found = descendants(roots, threads)
+                found = process_tree.descendants(roots, threads)
                 # Children of other threads were found by an earlier, full walk.
                 tree.keep(found if threads else [*found, *tree.processes])
             else:
                 tree.walk_at = now + 5 * WALK_S
-                parents = _children_of_all() if parents is None else parents
-                tree.keep(descendants_by_parent(roots, parents))
+                parents = process_tree.children_by_parent() if parents is None else parents
+                tree.keep(process_tree.descendants(roots, table=parents))
 
     def _measure(self, tree: _Tree, now: float) -> dict[str, Any]:
         spent = pages = 0
@@ -136,57 +133,3 @@ class ProcessTrees:
             "memory_mb": pages * _PAGE >> 20,
             "processes": len(tree.processes),
         }
-
-
-def descendants(roots: Iterable[int], all_threads: bool = True) -> list[int]:
-    """The roots and all processes below them; processes that end meanwhile may be missing."""
-    found = list(dict.fromkeys(roots))
-    seen = set(found)
-    for pid in found:  # grows while it is walked
-        for child in _children(pid, all_threads):
-            if child not in seen:
-                seen.add(child)
-                found.append(child)
-    return found
-
-
-def descendants_by_parent(roots: Iterable[int], children: Mapping[int, Sequence[int]]) -> list[int]:
-    """The same as `descendants`, from a table of children by parent."""
-    found = list(dict.fromkeys(roots))
-    for pid in found:
-        found.extend(child for child in children.get(pid, ()) if child not in found)
-    return found
-
-
-def _stat_fields(line: bytes) -> list[bytes]:
-    """The fields of /proc/PID/stat from the third on; the second, a name in brackets, may have any characters."""
-    return line[line.rindex(b")") + 2 :].split(None, 22)
-
-
-def _children(pid: int, all_threads: bool) -> list[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task") if all_threads else [str(pid)]
-    except OSError:
-        return []
-    children: list[int] = []
-    for thread in threads:
-        try:
-            children.extend(map(int, read_all(f"/proc/{pid}/task/{thread}/children").split()))
-        except OSError:
-            continue  # the thread or the process has just ended
-    return children
-
-
-def _children_of_all() -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):  # it has just ended
-                fields = _stat_fields(read(f"/proc/{entry}/stat", 1024))
-                children.setdefault(int(fields[1]), []).append(int(entry))
-    return children
-
-
-def _has_children_files() -> bool:
-    pid = os.getpid()
-    return os.path.exists(f"/proc/{pid}/task/{pid}/children")

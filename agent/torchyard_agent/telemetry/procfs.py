@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 
 def read(path: str, size: int = 4096) -> bytes:
@@ -15,17 +16,9 @@ def read(path: str, size: int = 4096) -> bytes:
 
 
 def read_all(path: str) -> bytes:
-    """The whole file, in several reads if the kernel returns it record by record."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts: list[bytes] = []
-        while True:
-            part = os.read(descriptor, 16384)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-    finally:
-        os.close(descriptor)
+    """The whole file, in several reads if the kernel returns it record by record. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def read_or(path: str, default: bytes = b"") -> bytes:
@@ -39,3 +32,27 @@ def read_or(path: str, default: bytes = b"") -> bytes:
 def boot_id() -> str:
     """The ID of the host's current boot; empty if the kernel does not provide it."""
     return read_or("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
+def stat_fields(line: bytes) -> list[bytes]:
+    """The fields of /proc/PID/stat from the third on; the second, a name in brackets, may contain any character.
+
+    Raises ValueError if the line is not one of that file.
+    """
+    return line[line.rindex(b")") + 2 :].split(None, 22)
+
+
+def read_stat(pid: int) -> list[bytes]:
+    """The `stat_fields` of a process. Raises OSError or ValueError."""
+    return stat_fields(read(f"/proc/{pid}/stat", 1024))
+
+
+def each_process(name: str) -> Iterator[tuple[int, bytes]]:
+    """(PID, content of /proc/PID/`name`) of all processes in which this user may read that file."""
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                content = read_all(f"/proc/{entry}/{name}")
+            except OSError:
+                continue
+            yield int(entry), content

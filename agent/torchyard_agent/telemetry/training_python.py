@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import threading
 from typing import Any, NamedTuple
@@ -20,6 +21,12 @@ _MARK = "torchyard-probe:"
 _PROBE = """
 import json, os, sys
 found = {"version": ".".join(map(str, sys.version_info[:3])), "paths": [p for p in sys.path if os.path.isdir(p)]}
+def of_version_file(package, variable):
+    for folder in util.find_spec(package).submodule_search_locations:
+        for line in open(os.path.join(folder, "version.py")):
+            name, _, value = line.partition("=")
+            if name.split(":")[0].strip() == variable:
+                return value.strip().strip("'").strip('"')
 try:
     from importlib import metadata, util
 except ImportError:
@@ -28,24 +35,16 @@ for name in ("torch", "numpy"):
     found[name] = None
     try:
         found[name] = metadata.version(name)
-    except Exception:  # whatever this Python lacks, or a broken installation raises
+    except Exception:  # this Python lacks the module, or the installation is broken
         try:
-            for folder in util.find_spec(name).submodule_search_locations:
-                for line in open(os.path.join(folder, "version.py")):
-                    if line.startswith("__version__"):
-                        found[name] = line.split("=", 1)[1].strip().strip("'").strip('"')
-        except Exception:  # it is not there
+            found[name] = of_version_file(name, "__version__")
+        except Exception:  # the package is missing
             pass
-found["torch_cuda"] = None
 try:
-    for folder in util.find_spec("torch").submodule_search_locations:
-        for line in open(os.path.join(folder, "version.py")):
-            if line.split("=")[0].split(":")[0].strip() == "cuda":
-                found["torch_cuda"] = line.split("=", 1)[1].strip().strip("'").strip('"')
-    if found["torch_cuda"] in ("None", ""):
-        found["torch_cuda"] = None
-except Exception:  # no torch, or one that does not say
-    pass
+    cuda = of_version_file("torch", "cuda")
+except Exception:  # torch or its version file is missing
+    cuda = None
+found["torch_cuda"] = None if cuda in ("None", "") else cuda
 print("")
 print("%s" + json.dumps(found))
 """.replace("%s", _MARK)
@@ -70,24 +69,24 @@ class _Known(NamedTuple):
 
 
 _known: dict[str, _Known] = {}
-_asking = threading.Lock()
+_probe_lock = threading.Lock()
 
 
-def look(configured: str | None) -> TrainingPython:
+def find(configured: str | None) -> TrainingPython:
     """The training interpreter of this host: the configured one, else the login's `python3`, else its `python`.
 
     Runs the interpreter once, and again only if it or the folders that it imports from change. May take PROBE_S.
     """
     path = resolve(configured)
     if path is None:
-        asked = configured or "python3"
-        where = f"there is no {asked} on this host" if configured else "neither python3 nor python is on the PATH"
-        return TrainingPython(asked, problem=_problem("python_missing", where, _SET_PYTHON))
-    with _asking:
+        wanted = configured or "python3"
+        where = f"there is no {wanted} on this host" if configured else "neither python3 nor python is on the PATH"
+        return TrainingPython(wanted, problem=_problem("python_missing", where, _SET_PYTHON))
+    with _probe_lock:
         known = _known.get(path)
         if known is not None and known.changed == _changes(known.changed):
             return known.found
-        found, folders = _ask(path)
+        found, folders = _probe(path)
         if found.version is not None:
             _known[path] = _Known(found, _changes([path, *folders]))
         return found
@@ -96,22 +95,11 @@ def look(configured: str | None) -> TrainingPython:
 def resolve(configured: str | None) -> str | None:
     """The path of an executable interpreter, or None."""
     if configured:
-        wanted = os.path.expandvars(os.path.expanduser(configured))
-        return _runnable(wanted) if os.sep in wanted else _on_path(wanted)
-    return _on_path("python3") or _on_path("python")
+        return shutil.which(os.path.expandvars(os.path.expanduser(configured)))
+    return shutil.which("python3") or shutil.which("python")
 
 
 _SET_PYTHON = "Set `python` of this host in the fleet file to the interpreter that has torch."
-
-
-def _on_path(name: str) -> str | None:
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    found = (_runnable(os.path.join(folder, name)) for folder in folders if folder)
-    return next(filter(None, found), None)
-
-
-def _runnable(path: str) -> str | None:
-    return path if os.path.isfile(path) and os.access(path, os.X_OK) else None
 
 
 def _changes(paths: Any) -> dict[str, float]:
@@ -122,8 +110,8 @@ def _changes(paths: Any) -> dict[str, float]:
     return changed
 
 
-def _ask(path: str) -> tuple[TrainingPython, list[str]]:
-    """(the interpreter's answer, the folders that it imports from)."""
+def _probe(path: str) -> tuple[TrainingPython, list[str]]:
+    """Runs the interpreter; returns its versions and the folders that it imports from."""
     try:
         code, output, errors = _run([path, "-c", _PROBE])
     except TimeoutError:
@@ -132,12 +120,14 @@ def _ask(path: str) -> tuple[TrainingPython, list[str]]:
         return _broken(path, f"{path} cannot be run: {error.strerror or error}"), []
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     try:
-        said: dict[str, Any] = json.loads(lines[-1][len(_MARK) :])
+        answer: dict[str, Any] = json.loads(lines[-1][len(_MARK) :])
     except (IndexError, ValueError):
-        last = (errors.strip() or output.strip() or "it said nothing").splitlines()[-1]
+        last = (errors.strip() or output.strip() or "it printed nothing").splitlines()[-1]
         return _broken(path, f"{path} does not work as a Python (exit status {code}): {last[:200]}"), []
-    found = TrainingPython(path, said["version"], said["torch"], said["numpy"], torch_cuda=said.get("torch_cuda"))
-    return found._replace(problem=_problem_of(found)), said["paths"]
+    found = TrainingPython(
+        path, answer["version"], answer["torch"], answer["numpy"], torch_cuda=answer.get("torch_cuda")
+    )
+    return found._replace(problem=_problem_of(found)), answer["paths"]
 
 
 def _problem_of(python: TrainingPython) -> dict[str, str] | None:

@@ -1,16 +1,16 @@
-"""Starts a rank's interpreter early: it imports torch, and waits until its keeper hands it the rank.
+"""Starts a rank's interpreter early: it imports torch, and waits until its keeper makes it the rank.
 
-This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. What follows
-the wait is therefore the interpreter's own start of `python script.py` or `python -m module`: `sys.argv`, `__main__`,
-`sys.path[0]`, tracebacks and exit codes need no imitation. The keeper's side is
+This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. After the
+wait, the interpreter itself starts `python script.py` or `python -m module`, so that `sys.argv`, `__main__`,
+`sys.path[0]`, tracebacks and exit codes are as usual. The keeper's side is
 `torchyard_agent.keeper.processes.warm_interpreters`.
 
-1. The keeper starts `python -c …`, which proves that this very interpreter imports this module. It then executes the
-   rank's command line. Where the proof fails, the process ends, and nothing of the rank has run.
-2. The interpreter of the rank's command says so by a byte on the channel, imports `imports`, and says so by another.
-3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. Where the
-   imports cannot stand for those of a new interpreter, the process executes the command line anew. The end of the
-   channel ends the process.
+1. The keeper starts `python -c …`, which proves that this interpreter imports this module, and then executes the rank's
+   command line. Otherwise the process ends without running any code of the rank.
+2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte.
+3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
+   interpreter might import other modules, the process executes the command line again. The end of the channel ends the
+   process.
 
 Runs under the rank's own Python, 3.9 or later.
 """
@@ -22,7 +22,7 @@ import sys
 
 VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
-"""Exit code: the command's first word is no Python that honours PYTHONPATH, such as a shell script around one."""
+"""Exit code: the command's first word is not a Python that reads PYTHONPATH but, for example, a wrapper script."""
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -32,14 +32,14 @@ def _begin() -> None:
     if order is not None:
         try:
             _serve(order)
-        except BaseException as error:  # never on to the script without the keeper's word
+        except BaseException as error:  # the script must not run without an order of the keeper
             os.write(2, f"the interpreter could not be started early: {error!r}\n".encode("utf-8", "replace"))
             os._exit(1)
     _import_the_real_one()
 
 
 def _leave_the_path() -> None:
-    """Takes this folder off `sys.path` and PYTHONPATH, as if it had never been there."""
+    """Removes this folder from `sys.path` and PYTHONPATH."""
     sys.path[:] = [path for path in sys.path if path != _FOLDER]
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == _FOLDER:
@@ -47,15 +47,15 @@ def _leave_the_path() -> None:
 
 
 def _import_the_real_one() -> None:
-    """A `sitecustomize` of the installation or the user takes this module's place; without one there is none."""
+    """Imports the `sitecustomize` of the installation or the user in place of this module."""
     sys.modules.pop("sitecustomize", None)
     import importlib
 
-    importlib.import_module("sitecustomize")  # raises the ImportError that `site` expects where there is none
+    importlib.import_module("sitecustomize")  # raises the ImportError that `site` expects if there is none
 
 
 def _serve(order: str) -> None:
-    """Returns once this process is the rank."""
+    """Waits for the rank; returns once this process is the rank."""
     known = set(sys.modules)
     import json
 
@@ -74,19 +74,19 @@ def _serve(order: str) -> None:
         channel.send(b"i")
     planned = dict(os.environ)
     whole = True
-    gc.disable()  # hardly anything that an import makes is garbage, and looking for it is a fifth of torch's import
+    gc.disable()  # imports create little garbage, and the collector takes a fifth of the time of torch's import
     try:
         for name in described["imports"]:
             importlib.import_module(name)
-    except BaseException:  # the script's own import will say what is wrong
+    except BaseException:  # the script's own import reports the error
         whole = False
     finally:
         gc.freeze()
-        gc.unfreeze()  # to the oldest generation, as if the collections had taken place
+        gc.unfreeze()  # moves all objects to the oldest generation, as collections would have
         gc.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    with contextlib.suppress(BrokenPipeError):  # the orders have been sent, and the keeper has hung up
+    with contextlib.suppress(BrokenPipeError):  # the keeper has sent the orders and closed its end
         channel.send(b"+")
     data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     if not data:
@@ -100,11 +100,11 @@ def _serve(order: str) -> None:
     if not whole or orders["anew"] or _is_shadowed(orders["argv"], set(sys.modules) - known):
         _execute(orders["argv"][0], orders["argv"], orders["environment"])
     _take_the_environment(planned, orders["environment"])
-    sys.path_importer_cache.clear()  # folders that were not there yet
+    sys.path_importer_cache.clear()  # folders may have been created since the start
 
 
 def _execute_the_command(argv: list[str], order: str) -> None:
-    """Executes the rank's command line in this process, once it is sure that this module is imported there too."""
+    """Executes the rank's command line in this process, if its interpreter is this one and imports this module."""
     program = _found(argv[0])
     if program is None or not sys.executable or not os.path.samefile(program, sys.executable):
         os._exit(NO_INTERPRETER)
@@ -128,7 +128,7 @@ def _execute(program: str, argv: list[str], environment: dict[str, str]) -> None
 
 
 def _take_the_log(log: int) -> None:
-    """What the imports have printed opens the rank's log; all further output goes there."""
+    """Copies the output of the imports to the rank's log, and redirects further output there."""
     printed = os.pread(1, os.fstat(1).st_size, 0)
     while printed:
         printed = printed[os.write(log, printed) :]
@@ -137,7 +137,7 @@ def _take_the_log(log: int) -> None:
 
 
 def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> None:
-    """Applies what has changed since the start; variables that an import has set stay."""
+    """Applies changes of the environment since the start; variables that an import has set are kept."""
     for name in planned:
         if name not in final:
             os.environ.pop(name, None)
@@ -147,7 +147,7 @@ def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> Non
 
 
 def _is_shadowed(argv: list[str], imported: set[str]) -> bool:
-    """Whether the program brings a module along that a new interpreter would have imported instead of one of these."""
+    """Whether the program's folders have a module that a new interpreter would import instead of one of these."""
     here = os.getcwd()
     script = argv[1] if len(argv) > 1 else ""
     folders = [path for path in sys.path if (path + os.sep).startswith(here + os.sep)]

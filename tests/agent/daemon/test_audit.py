@@ -1,4 +1,4 @@
-"""What was done to a host is noted, bounded, and never in the way of what is done."""
+"""The audit log of a host."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_start_is_a_deploy_an_upgrade_or_only_a_start(agent_dir: str) -> None:
     assert {act["uid"] for act in audit.read(agent_dir, NODE)} == {os.getuid()}
 
 
-def test_its_size_is_bounded_and_the_newest_stays(agent_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "FULL", 2000)
+def test_the_size_of_the_audit_log_is_bounded(agent_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MAX_BYTES", 2000)
     for number in range(200):
         audit.note(agent_dir, NODE, "remove", "kim@laptop", run_id=str(number))
     folder = folder_of(agent_dir)
@@ -56,7 +56,7 @@ def test_its_size_is_bounded_and_the_newest_stays(agent_dir: str, monkeypatch: p
     assert [act["run_id"] for act in audit.read(agent_dir, NODE, last=2)] == ["198", "199"]
 
 
-def test_a_line_that_was_cut_off_is_left_out(agent_dir: str) -> None:
+def test_an_incomplete_line_is_skipped(agent_dir: str) -> None:
     audit.note(agent_dir, NODE, "retire", "kim@laptop")
     with (folder_of(agent_dir) / "audit.jsonl").open("a") as file:
         file.write('{"what": "rem\n')
@@ -64,7 +64,7 @@ def test_a_line_that_was_cut_off_is_left_out(agent_dir: str) -> None:
     assert [act[1] for act in acts(agent_dir)] == ["kim", "lee"]
 
 
-def test_where_nothing_can_be_written_the_act_goes_on(agent_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_write_error_does_not_prevent_the_act(agent_dir: str, capsys: pytest.CaptureFixture[str]) -> None:
     audit.note(agent_dir, "undeployed", "undeploy", "kim@laptop")
     assert not folder_of(agent_dir, "undeployed").exists()
     assert capsys.readouterr().err == ""
@@ -73,7 +73,7 @@ def test_where_nothing_can_be_written_the_act_goes_on(agent_dir: str, capsys: py
     assert "remove by kim@laptop could not be noted" in capsys.readouterr().err
 
 
-def test_methods_that_change_the_host_are_noted_once_they_have(agent_dir: str) -> None:
+def test_successful_calls_that_change_the_host_are_noted(agent_dir: str) -> None:
     async def done(connection: Any, params: dict[str, Any]) -> Any:
         params.pop("run_id", None)
         return {}

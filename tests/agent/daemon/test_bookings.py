@@ -1,4 +1,4 @@
-"""The daemon's part in bookings: snapshots kept, GPUs looked at, and done about it what the calendar says."""
+"""The daemon's part in bookings: snapshots, samples of the GPUs, and enforcement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.agent.enforcement.calendars import HOUR, A, B, booking, enforcement, 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.waiting import wait_until
 from torchyard_agent.daemon import audit
-from torchyard_agent.daemon.bookings import Bookings, Pace, next_look
+from torchyard_agent.daemon.bookings import Bookings, Pace, next_sample
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
 from torchyard_agent.keeper.processes import cgroup
@@ -34,19 +34,19 @@ NODE = "gpu-a"
 ME = user_name(os.getuid())
 
 _DAEMON = """
-import os, sys
+import asyncio, os, sys
 sys.path.insert(0, sys.argv[1])
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon.server import serve_until_retired
 listener = unix_socket_rpc.bind("\\0" + sys.argv[3])
 hello = {"node": "gpu-a", "sha256": "0" * 64, "version": "1", "protocol": 1}
 print("ready", flush=True)
-serve_until_retired(sys.argv[2], hello, listener, [])
+asyncio.run(serve_until_retired(sys.argv[2], hello, listener, []))
 """
 
 
 class Daemon:
-    """A daemon as a process, with the fake NVML, that looks many times a second."""
+    """A daemon as a process, with the fake NVML and many samples a second."""
 
     def __init__(self, folder: Path):
         self.agent_dir = folder / "agent"
@@ -102,8 +102,8 @@ class Daemon:
         return asyncio.run(ask())
 
     def hand(self, *bookings: dict[str, Any], **changes: Any) -> dict[str, Any]:
-        told = snapshot(*bookings, **{"taken": time.time(), **changes})
-        answer: dict[str, Any] = self.call("bookings.snapshot", snapshot=told, host="gpu-a", by="kim@laptop")
+        data = snapshot(*bookings, **{"taken": time.time(), **changes})
+        answer: dict[str, Any] = self.call("bookings.snapshot", snapshot=data, host="gpu-a", by="kim@laptop")
         return answer
 
     def acts(self) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def lees(**changes: Any) -> dict[str, Any]:
     return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
 
 
-def test_a_snapshot_that_still_holds_is_confirmed_by_its_revision(daemon: Daemon) -> None:
+def test_an_unchanged_snapshot_is_confirmed_by_its_revision(daemon: Daemon) -> None:
     now = time.time()
 
     def confirm(revision: str, taken: float) -> bool:
@@ -157,10 +157,10 @@ def test_a_snapshot_that_still_holds_is_confirmed_by_its_revision(daemon: Daemon
         return str(daemon.call("bookings.status")["taken"])
 
     assert not confirm("", now)
-    told = snapshot(lees(), taken=now - 100)
-    daemon.call("bookings.snapshot", snapshot=told, host="gpu-a")
+    data = snapshot(lees(), taken=now - 100)
+    daemon.call("bookings.snapshot", snapshot=data, host="gpu-a")
     assert not confirm("", now)
-    daemon.call("bookings.snapshot", snapshot=told, host="gpu-a", revision="first", by="kim@laptop")
+    daemon.call("bookings.snapshot", snapshot=data, host="gpu-a", revision="first", by="kim@laptop")
     assert not confirm("second", now)
     assert taken() == rfc3339(now - 100)
     assert confirm("first", now - 50)
@@ -173,7 +173,7 @@ def test_a_snapshot_that_still_holds_is_confirmed_by_its_revision(daemon: Daemon
         confirm("first", now + HOUR)
 
 
-def test_the_newest_snapshot_stays_readable_by_its_user_alone(daemon: Daemon) -> None:
+def test_the_newest_snapshot_is_kept_in_a_private_file(daemon: Daemon) -> None:
     now = time.time()
     assert daemon.hand(lees(), taken=now - 100)["kept"]
     assert daemon.hand(taken=now - 50) == {"kept": True, "taken": rfc3339(now - 50)}
@@ -186,16 +186,16 @@ def test_the_newest_snapshot_stays_readable_by_its_user_alone(daemon: Daemon) ->
     assert daemon.call("host.facts", python=None)["bookings"]["taken"] == rfc3339(now - 50)
 
 
-def test_what_is_no_snapshot_or_comes_from_the_future_changes_nothing(daemon: Daemon) -> None:
+def test_invalid_snapshots_and_those_from_the_future_are_rejected(daemon: Daemon) -> None:
     taken = daemon.hand()["taken"]
-    for told, code in (({"version": 1}, "bad_snapshot"), (snapshot(taken=time.time() + HOUR), "clock")):
+    for data, code in (({"version": 1}, "bad_snapshot"), (snapshot(taken=time.time() + HOUR), "clock")):
         with pytest.raises(RpcError) as refused:
-            daemon.call("bookings.snapshot", snapshot=told, host="gpu-a")
+            daemon.call("bookings.snapshot", snapshot=data, host="gpu-a")
         assert refused.value.code == code
     assert daemon.call("bookings.status")["taken"] == taken
 
 
-def test_a_daemon_goes_on_without_what_it_cannot_read(daemon: Daemon) -> None:
+def test_a_daemon_ignores_unreadable_files(daemon: Daemon) -> None:
     for name in ("bookings.json", "evidence.json"):
         (daemon.host_dir / name).write_text('{"host": 3, "idle": [{}]')
     daemon.restart()
@@ -203,7 +203,7 @@ def test_a_daemon_goes_on_without_what_it_cannot_read(daemon: Daemon) -> None:
     assert daemon.call("bookings.evidence") == {"host": NODE, "idle": [], "uses": []}
 
 
-def test_use_of_somebody_elses_booking_is_warned_about_and_then_ended(
+def test_use_of_another_owners_booking_is_warned_about_and_then_ended(
     daemon: Daemon, sleeper: subprocess.Popen[bytes]
 ) -> None:
     daemon.gpus(sleeper.pid)
@@ -218,22 +218,20 @@ def test_use_of_somebody_elses_booking_is_warned_about_and_then_ended(
     assert third["time"] > first["time"]
 
 
-def test_a_dry_run_says_what_would_have_been_done_and_does_nothing(
-    daemon: Daemon, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_a_dry_run_only_reports_acts(daemon: Daemon, sleeper: subprocess.Popen[bytes]) -> None:
     daemon.gpus(sleeper.pid)
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.1, dry_run=True)])
     wait_until(lambda: "terminated" in daemon.whats())
     assert {act["dry_run"] for act in daemon.acts()} == {True}
     assert sleeper.poll() is None
-    told = daemon.call("bookings.status")
-    assert told["enforcement"] == {"level": "stop", "grace_s": 0.1, "dry_run": True}
-    assert told["findings"][0]["verdict"] == "others"
-    assert told["acts"][-1]["act"] == "terminated"
-    assert told["capabilities"]["acts_on"] == ("all" if os.getuid() == 0 else "own")
+    data = daemon.call("bookings.status")
+    assert data["enforcement"] == {"level": "stop", "grace_s": 0.1, "dry_run": True}
+    assert data["findings"][0]["verdict"] == "others"
+    assert data["acts"][-1]["act"] == "terminated"
+    assert data["capabilities"]["acts_on"] == ("all" if os.getuid() == 0 else "own")
 
 
-def test_a_lower_level_and_ones_own_booking_leave_processes_alone(
+def test_processes_on_own_bookings_and_at_lower_levels_are_not_ended(
     daemon: Daemon, sleeper: subprocess.Popen[bytes]
 ) -> None:
     daemon.gpus(sleeper.pid)
@@ -246,7 +244,7 @@ def test_a_lower_level_and_ones_own_booking_leave_processes_alone(
     assert daemon.whats() == ["observed", "warned"]
 
 
-def test_by_a_calendar_that_is_too_old_use_is_noted_and_nothing_is_ended(
+def test_with_a_stale_calendar_use_is_noted_and_nothing_is_ended(
     daemon: Daemon, sleeper: subprocess.Popen[bytes]
 ) -> None:
     daemon.gpus(sleeper.pid)
@@ -260,7 +258,7 @@ def test_by_a_calendar_that_is_too_old_use_is_noted_and_nothing_is_ended(
     assert (status["fresh"], [one["verdict"] for one in status["findings"]]) == (False, ["others"])
 
 
-def test_a_calendar_that_does_not_reach_to_now_calls_nothing_unbooked(
+def test_a_calendar_that_ends_before_now_calls_nothing_unbooked(
     daemon: Daemon, sleeper: subprocess.Popen[bytes]
 ) -> None:
     daemon.gpus(sleeper.pid)
@@ -270,9 +268,7 @@ def test_a_calendar_that_does_not_reach_to_now_calls_nothing_unbooked(
     assert daemon.acts() == []
 
 
-def test_after_a_dry_run_users_are_warned_before_anything_is_ended(
-    daemon: Daemon, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_after_a_dry_run_users_are_warned_first(daemon: Daemon, sleeper: subprocess.Popen[bytes]) -> None:
     daemon.gpus(sleeper.pid)
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.0, dry_run=True)])
     wait_until(lambda: "terminated" in daemon.whats())
@@ -283,24 +279,22 @@ def test_after_a_dry_run_users_are_warned_before_anything_is_ended(
     assert sleeper.poll() is None
 
 
-def test_idle_bookings_and_use_are_noted_while_no_desktop_is_there(
-    daemon: Daemon, busy: subprocess.Popen[bytes]
-) -> None:
+def test_evidence_is_collected_without_a_desktop(daemon: Daemon, busy: subprocess.Popen[bytes]) -> None:
     daemon.gpus(busy.pid)
     mine = booking("kim", time.time() - 60, time.time() + HOUR, B)
     daemon.hand(lees(), mine)
 
     def grown() -> Any:
-        """Times are told in whole seconds, so that one has to pass."""
-        told = daemon.call("bookings.evidence")
-        longer = [one for one in told["idle"] if one["seen"] > one["since"]]
-        return told if longer and any(use["end"] > use["start"] for use in told["uses"]) else None
+        """Times are in whole seconds, so that one has to pass."""
+        data = daemon.call("bookings.evidence")
+        longer = [one for one in data["idle"] if one["seen"] > one["since"]]
+        return data if longer and any(use["end"] > use["start"] for use in data["uses"]) else None
 
-    told = wait_until(grown)
-    idle = {one["booking"]: one for one in told["idle"]}
+    data = wait_until(grown)
+    idle = {one["booking"]: one for one in data["idle"]}
     assert idle["of-kim"]["seen"] > idle["of-kim"]["since"]
     assert idle["of-lee"]["seen"] == idle["of-lee"]["since"]
-    (use,) = told["uses"]
+    (use,) = data["uses"]
     assert (use["gpu"], use["user"]) == (A, ME)
     daemon.restart()
     kept = {one["booking"]: one for one in daemon.call("bookings.evidence")["idle"]}
@@ -315,12 +309,12 @@ def test_gpus_that_a_run_holds_are_never_idle(daemon: Daemon) -> None:
         lock.bind(f"\0torchyard/gpu/{A}")
         daemon.hand(lees())
         wait_until(lambda: daemon.call("bookings.evidence")["idle"])
-        time.sleep(1.1)  # times are told in whole seconds
+        time.sleep(1.1)  # times are in whole seconds
         (idle,) = daemon.call("bookings.evidence")["idle"]
         assert idle["since"] == idle["seen"]
 
 
-def test_a_container_that_a_run_started_is_the_runs(daemon: Daemon) -> None:
+def test_a_container_that_a_run_started_belongs_to_the_run(daemon: Daemon) -> None:
     """This process is the run's keeper: it holds the GPU, and made the control group that the container is in."""
     import socket
 
@@ -349,18 +343,18 @@ def known(*bookings: dict[str, Any]) -> Calendar:
     return parse(snapshot(*bookings, taken=1000.0))
 
 
-def test_a_host_is_looked_at_only_while_that_is_of_use() -> None:
+def test_the_gpus_are_sampled_only_when_needed() -> None:
     pace = Pace()
-    assert next_look(known(), None, False, 1000.0, pace) is None
+    assert next_sample(known(), None, False, 1000.0, pace) is None
     later = known(booking("lee", 5000.0, 9000.0, A))
-    assert next_look(later, None, False, 1000.0, pace) == 4000.0
-    assert next_look(later, {B}, False, 6000.0, pace) is None
-    assert next_look(later, {A}, False, 6000.0, pace) == 60.0
-    assert next_look(later, {A}, False, 9000.0, pace) is None
-    assert next_look(later, {A}, True, 1000.0, pace) == 10.0
+    assert next_sample(later, None, False, 1000.0, pace) == 4000.0
+    assert next_sample(later, {B}, False, 6000.0, pace) is None
+    assert next_sample(later, {A}, False, 6000.0, pace) == 60.0
+    assert next_sample(later, {A}, False, 9000.0, pace) is None
+    assert next_sample(later, {A}, True, 1000.0, pace) == 10.0
 
 
-def test_nothing_is_begun_before_the_loop_runs() -> None:
+def test_no_task_is_created_before_the_loop_runs() -> None:
     nothing: Any = None
     runs: Runs = nothing
     telemetry: Telemetry = nothing

@@ -1,4 +1,4 @@
-"""An archive's bytecode: all of it, or none where there is no room."""
+"""An archive's bytecode: complete files or none on a full disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_module_has_bytecode_afterwards(tmp_path: Path) -> None:
     assert made == [f"__pycache__/one.{tag}.pyc", f"package/__pycache__/two.{tag}.pyc"]
 
 
-def test_half_a_file_of_bytecode_is_made_whole(tmp_path: Path) -> None:
+def test_a_truncated_bytecode_file_is_replaced(tmp_path: Path) -> None:
     source = tmp_path / "one.py"
     source.write_text("value = 'as long as it needs to be'\n")
     compiling.compile_one(str(source))

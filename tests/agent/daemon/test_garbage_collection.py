@@ -1,4 +1,4 @@
-"""What is removed from a host by age and size, and what never is: on real folders with real times."""
+"""Garbage collection by age and size, on real folders with real times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def old(path: Path, days: float) -> None:
 def a_run(
     base: Path, run_id: str, *, days: float, node: str = "gpu-a", size: int = 0, has_end: bool = True, archive: str = ""
 ) -> Path:
-    """A run's folder whose last word is that many days old."""
+    """A run's folder whose journal is that many days old."""
     folder = base / "hosts" / node / "runs" / run_id
     (folder / "logs").mkdir(parents=True)
     (folder / "logs" / "worker-0.log").write_bytes(os.urandom(size))
@@ -83,7 +83,7 @@ def do(base: Path, limits: Limits = USUAL) -> None:
     collect(str(base), "gpu-a", OURS, limits)
 
 
-def test_runs_go_a_month_after_their_end_but_for_the_newest_ten(tmp_path: Path) -> None:
+def test_runs_are_removed_a_month_after_their_end_except_the_newest_ten(tmp_path: Path) -> None:
     ten_newer(tmp_path)
     a_run(tmp_path, "fresh", days=29)
     a_run(tmp_path, "old", days=31)
@@ -94,7 +94,7 @@ def test_runs_go_a_month_after_their_end_but_for_the_newest_ten(tmp_path: Path) 
     assert list((tmp_path / "hosts" / "gpu-a" / "removed").iterdir()) == []
 
 
-def test_the_newest_ten_stay_however_old(tmp_path: Path) -> None:
+def test_the_newest_ten_runs_are_always_kept(tmp_path: Path) -> None:
     for number in range(10):
         a_run(tmp_path, f"old-{number}", days=400 + number)
     a_run(tmp_path, "older", days=500)
@@ -104,7 +104,7 @@ def test_the_newest_ten_stay_however_old(tmp_path: Path) -> None:
     assert left(tmp_path) == {f"old-{number}" for number in range(10)}
 
 
-def test_the_oldest_go_once_all_together_take_too_much() -> None:
+def test_the_oldest_runs_are_removed_if_all_together_are_too_large() -> None:
     runs = [EndedRun(f"{age}", -age * DAY, 1000, True) for age in range(1, 21)]
 
     gone = surplus(runs, Limits(days=30, bytes=12_500), now=0)
@@ -112,7 +112,7 @@ def test_the_oldest_go_once_all_together_take_too_much() -> None:
     assert sorted(gone, key=int) == [f"{age}" for age in range(13, 21)]
 
 
-def test_sizes_are_those_on_the_disk_and_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_those_on_the_disk_and_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ten_newer(tmp_path)
     a_run(tmp_path, "small", days=2, size=10_000)
     a_run(tmp_path, "large", days=3, size=2_000_000)
@@ -130,7 +130,7 @@ def test_sizes_are_those_on_the_disk_and_counted_once(tmp_path: Path, monkeypatc
     do(tmp_path, Limits(bytes=1_000_000))
 
 
-def test_a_run_whose_keeper_lives_stays_and_so_does_one_that_is_just_starting(tmp_path: Path) -> None:
+def test_a_run_with_a_live_or_starting_keeper_is_kept(tmp_path: Path) -> None:
     ten_newer(tmp_path)
     a_run(tmp_path, "alive", days=90, has_end=False)
     (tmp_path / "hosts" / "gpu-a" / "runs" / "starting").mkdir()
@@ -144,7 +144,7 @@ def test_a_run_whose_keeper_lives_stays_and_so_does_one_that_is_just_starting(tm
     assert "starting" in left(tmp_path)
 
 
-def test_a_run_that_lost_its_keeper_goes_by_age_alone(tmp_path: Path) -> None:
+def test_a_run_that_lost_its_keeper_is_removed_by_age_only(tmp_path: Path) -> None:
     ten_newer(tmp_path)
     a_run(tmp_path, "crashed", days=2, has_end=False, size=100_000)
 
@@ -153,7 +153,7 @@ def test_a_run_that_lost_its_keeper_goes_by_age_alone(tmp_path: Path) -> None:
     assert "crashed" in left(tmp_path)
 
 
-def test_other_hosts_runs_are_theirs_and_symbolic_links_lead_nowhere(tmp_path: Path) -> None:
+def test_runs_of_other_hosts_and_symbolic_links_are_kept(tmp_path: Path) -> None:
     base, elsewhere = tmp_path / "agent", tmp_path / "data"
     ten_newer(base)
     a_run(base, "over-there", days=300, node="gpu-b")
@@ -172,7 +172,7 @@ def test_other_hosts_runs_are_theirs_and_symbolic_links_lead_nowhere(tmp_path: P
     assert (elsewhere / "precious").exists()
 
 
-def test_a_snapshot_lives_as_long_as_a_run_of_any_host_refers_to_it(tmp_path: Path) -> None:
+def test_a_snapshot_is_kept_while_a_run_of_any_host_refers_to_it(tmp_path: Path) -> None:
     roots = {name: name[0] * 64 for name in ("d-here", "e-there", "f-nobody")}
     for root in roots.values():
         folder = tmp_path / "store" / "snapshots" / root
@@ -189,24 +189,24 @@ def test_a_snapshot_lives_as_long_as_a_run_of_any_host_refers_to_it(tmp_path: Pa
     assert {path.name for path in (tmp_path / "store" / "snapshots").iterdir()} == {roots["e-there"]}
 
 
-def test_no_snapshot_goes_while_one_is_being_sent(tmp_path: Path) -> None:
+def test_no_snapshot_is_removed_during_an_upload(tmp_path: Path) -> None:
     folder = tmp_path / "store" / "snapshots" / OLD
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("[]")
     old(folder / "manifest.json", 40)
-    turn = tmp_path / "store" / "sending" / OURS
-    turn.parent.mkdir()
-    turn.write_text("gpu-b 1")
+    lock = tmp_path / "store" / "sending" / OURS
+    lock.parent.mkdir()
+    lock.write_text("gpu-b 1")
 
     do(tmp_path)
     assert folder.exists()
 
-    old(turn, 1)  # whoever sent that never came back
+    old(lock, 1)  # the upload was abandoned
     do(tmp_path)
     assert not folder.exists()
 
 
-def test_archives_go_once_unused_for_a_month_never_that_of_a_daemon(tmp_path: Path) -> None:
+def test_archives_are_removed_after_a_month_except_that_of_a_daemon(tmp_path: Path) -> None:
     an_archive(tmp_path, OURS, days=90)
     an_archive(tmp_path, THEIRS, days=90)
     an_archive(tmp_path, OLD, days=31)
@@ -227,7 +227,7 @@ def test_archives_go_once_unused_for_a_month_never_that_of_a_daemon(tmp_path: Pa
     assert (tmp_path / "store" / THEIRS).exists()
 
 
-def test_what_a_script_made_beside_the_runs_of_another_host_keeps_no_archive(tmp_path: Path) -> None:
+def test_a_scripts_folder_beside_the_runs_of_another_host_keeps_no_archive(tmp_path: Path) -> None:
     archive = an_archive(tmp_path, OLD, days=90)
     (tmp_path / "hosts" / "gpu-b" / "runs" / "data" / "mnist").mkdir(parents=True)
     installed_version.note(str(tmp_path), "gpu-b", "0.0.9", THEIRS)
@@ -236,7 +236,7 @@ def test_what_a_script_made_beside_the_runs_of_another_host_keeps_no_archive(tmp
 
 
 @pytest.mark.parametrize("where", ["process", "run there", "unknown there"])
-def test_an_archive_that_a_keeper_runs_out_of_stays(tmp_path: Path, where: str) -> None:
+def test_the_archive_of_a_live_keeper_is_kept(tmp_path: Path, where: str) -> None:
     archive = an_archive(tmp_path, OLD, days=90)
     (tmp_path / "hosts" / "gpu-b").mkdir(parents=True)
     installed_version.note(str(tmp_path), "gpu-b", "0.0.9", THEIRS)
@@ -259,7 +259,7 @@ def test_an_archive_that_a_keeper_runs_out_of_stays(tmp_path: Path, where: str) 
     assert not archive.exists()
 
 
-def test_limits_are_read_from_the_environment_and_nonsense_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_are_read_from_the_environment_and_invalid_ones_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert Limits.read({}) == Limits(30, 50 * GB)
     assert Limits.read({"TORCHYARD_KEEP_DAYS": "7", "TORCHYARD_KEEP_GB": "0.5"}) == Limits(7, 0.5 * GB)
     assert Limits.read({"TORCHYARD_KEEP_GB": "inf"}).bytes == float("inf")
@@ -272,7 +272,7 @@ def test_limits_are_read_from_the_environment_and_nonsense_is_told(caplog: pytes
     assert len(caplog.messages) == 3
 
 
-def test_what_was_removed_is_told_in_the_log_and_noted(tmp_path: Path) -> None:
+def test_removals_are_logged_and_audited(tmp_path: Path) -> None:
     ten_newer(tmp_path)
     a_run(tmp_path, "old", days=45)
     code = "import sys; from torchyard_agent.daemon.garbage_collection import main; sys.exit(main(*sys.argv[1:]))"

@@ -1,4 +1,4 @@
-"""Old working folders leave the store; what a run refers to never does."""
+"""Garbage collection of snapshots."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def left(store: Path) -> tuple[set[str], set[str]]:
     return {path.name for path in (store / "store" / "snapshots").iterdir()}, {path.read_text() for path in files}
 
 
-def test_what_was_not_used_for_a_week_goes_with_the_files_that_it_alone_has(tmp_path: Path) -> None:
+def test_snapshots_unused_for_a_week_are_removed_with_their_own_files(tmp_path: Path) -> None:
     old = snapshot(tmp_path, "shared", "old", used_days_ago=8)
     new = snapshot(tmp_path, "shared", "new", used_days_ago=6)
 
@@ -62,7 +62,7 @@ def test_what_was_not_used_for_a_week_goes_with_the_files_that_it_alone_has(tmp_
     assert contents == {"shared", "new"}
 
 
-def test_what_any_run_of_any_host_refers_to_stays(tmp_path: Path) -> None:
+def test_snapshots_of_runs_of_all_hosts_are_kept(tmp_path: Path) -> None:
     here, there, gone = (snapshot(tmp_path, name, used_days_ago=99) for name in ("here", "there", "gone"))
     a_run_of(tmp_path, "gpu-a", here)
     a_run_of(tmp_path, "gpu-b", there)
@@ -73,7 +73,7 @@ def test_what_any_run_of_any_host_refers_to_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "snapshots" / gone).exists()
 
 
-def test_with_little_room_a_day_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_nearly_full_disk_snapshots_are_kept_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collection, "SHORT_SHARE", 1.1)
     snapshot(tmp_path, "two days", used_days_ago=2)
     today = snapshot(tmp_path, "today", used_days_ago=0.5)
@@ -90,7 +90,7 @@ def test_an_offer_counts_as_use(tmp_path: Path) -> None:
     assert prune(str(tmp_path)) == 0
 
 
-def test_files_that_are_still_being_sent_stay_and_forgotten_ones_go(tmp_path: Path) -> None:
+def test_files_of_uploads_are_kept_for_a_day(tmp_path: Path) -> None:
     snapshot(tmp_path, "kept")
     for content, age in (("arriving", 0.1), ("forgotten", 3.0)):
         data = content.encode()
@@ -113,5 +113,5 @@ def test_a_manifest_that_cannot_be_read_keeps_all_files(tmp_path: Path) -> None:
     assert left(tmp_path)[1] == {"precious"}
 
 
-def test_a_store_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
+def test_a_missing_store_is_no_error(tmp_path: Path) -> None:
     assert prune(str(tmp_path / "nothing")) == 0

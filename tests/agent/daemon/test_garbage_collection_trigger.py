@@ -1,4 +1,4 @@
-"""When housekeeping is done: on occasion, and at most once an hour."""
+"""Garbage collection is triggered by requests, at most once an hour."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def ask(folder: Path, times: int) -> None:
     asyncio.run(asking())
 
 
-def test_the_first_request_is_an_occasion_and_the_next_ones_are_not(tmp_path: Path, started: list[str]) -> None:
+def test_the_first_request_triggers_a_collection_and_the_next_ones_do_not(tmp_path: Path, started: list[str]) -> None:
     ask(tmp_path, 5)
     assert started == ["begun"]
 
 
-def test_a_daemon_that_is_replaced_goes_on_counting_the_hour(tmp_path: Path, started: list[str]) -> None:
+def test_the_hour_is_counted_across_daemons(tmp_path: Path, started: list[str]) -> None:
     state = tmp_path / "hosts" / "gpu-a" / "housekeeping.json"
     state.parent.mkdir(parents=True)
     state.touch()

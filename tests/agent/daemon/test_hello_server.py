@@ -1,4 +1,4 @@
-"""The daemon's first answer, before it imports anything heavy."""
+"""The daemon's first answers, before it imports large modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def request(id: int, method: str) -> bytes:
 def serving(
     retiring: Callable[[dict[str, Any]], None] = lambda params: None,
 ) -> Iterator[tuple[str, list[Conversations | None], threading.Thread, list[str]]]:
-    """(address, what was returned, the thread, what was settled) of a server on its own thread."""
+    """(address, results, thread, calls of `settle`) of a server on a thread of its own."""
     address = f"\0torchyard-test/{os.getpid()}/{os.urandom(4).hex()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
@@ -59,7 +59,7 @@ def answer(client: socket.socket) -> dict[str, Any]:
     return found
 
 
-def test_hello_is_answered_and_the_rest_is_handed_on() -> None:
+def test_hello_is_answered_and_other_requests_are_passed_on() -> None:
     with serving() as (address, returned, thread, _), connect(address) as first, connect(address) as second:
         first.sendall(request(1, "hello"))
         assert answer(first)["result"] == HELLO
@@ -74,14 +74,14 @@ def test_hello_is_answered_and_the_rest_is_handed_on() -> None:
         assert sorted(pending for _, pending in conversations) == [b"", request(8, "run.list")]
 
 
-def test_what_cannot_be_read_is_handed_on_to_who_knows_how_to_refuse() -> None:
+def test_unreadable_requests_are_passed_on() -> None:
     with serving() as (address, returned, thread, _), connect(address) as client:
         client.sendall(b"not json\n")
         thread.join(10)
         assert [pending for _, pending in returned[0] or []] == [b"not json\n"]
 
 
-def test_retire_ends_it() -> None:
+def test_retire_ends_the_server() -> None:
     with serving() as (address, returned, thread, _), connect(address) as client:
         client.sendall(request(1, "retire"))
         assert answer(client)["result"] == {}
@@ -89,16 +89,16 @@ def test_retire_ends_it() -> None:
         assert returned == [None]
 
 
-def test_who_retires_it_is_told() -> None:
+def test_retire_reports_its_user() -> None:
     for params, heard in (('{"by": "kim@laptop"}', {"by": "kim@laptop"}), ("7", {})):
-        told: list[dict[str, Any]] = []
-        with serving(told.append) as (address, _, thread, _), connect(address) as client:
+        retired: list[dict[str, Any]] = []
+        with serving(retired.append) as (address, _, thread, _), connect(address) as client:
             client.sendall(f'{{"jsonrpc": "2.0", "id": 1, "method": "retire", "params": {params}}}\n'.encode())
             thread.join(10)
-        assert told == [heard]
+        assert retired == [heard]
 
 
-def test_the_archive_is_unpacked_once_nobody_has_said_anything_for_a_moment() -> None:
+def test_the_archive_is_unpacked_after_a_moment_without_requests() -> None:
     with serving() as (address, _, thread, settled), connect(address) as client:
         for _ in range(100):
             thread.join(0.1)
@@ -108,7 +108,7 @@ def test_the_archive_is_unpacked_once_nobody_has_said_anything_for_a_moment() ->
         client.sendall(request(1, "retire"))
 
 
-def test_asyncio_is_not_imported_for_it() -> None:
+def test_asyncio_is_not_imported() -> None:
     check = "import sys; import torchyard_agent.daemon.main; sys.exit('asyncio' in sys.modules)"
     agent = Path(__file__).parents[3] / "agent"
 

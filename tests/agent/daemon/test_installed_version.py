@@ -1,4 +1,4 @@
-"""The order of versions, and which agent a host keeps."""
+"""The order of versions, and the noted agent of a host."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def test_versions_have_an_order() -> None:
 
 
 @pytest.mark.parametrize(("noted", "is_newer"), [("0.0.9", False), ("0.1.0", False), ("0.2.0", True)])
-def test_the_newer_agent_that_a_host_had_is_found_where_its_archive_still_is(
-    tmp_path: Path, noted: str, is_newer: bool
-) -> None:
+def test_a_newer_agent_is_found_if_its_archive_exists(tmp_path: Path, noted: str, is_newer: bool) -> None:
     sha256 = "a" * 64
     (tmp_path / "hosts" / "gpu-a").mkdir(parents=True)
     installed_version.note(str(tmp_path), "gpu-a", noted, sha256)
@@ -36,7 +34,7 @@ def test_the_newer_agent_that_a_host_had_is_found_where_its_archive_still_is(
     assert installed_version.newer_than(str(tmp_path), "gpu-b", "0.1.0") is None
 
 
-def test_a_note_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_an_unreadable_note_is_ignored(tmp_path: Path) -> None:
     note = tmp_path / "hosts" / "gpu-a" / "agent.json"
     note.parent.mkdir(parents=True)
     for text in ("", "{", "[]", '{"version": 3}', "null"):

@@ -1,4 +1,4 @@
-"""Whether hosts reach each other, and how fast: between two agents of one machine, over the loopback."""
+"""Reachability and throughput between two agents of one machine, over the loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = "127.0.0.1"
 
 
 class Desk:
-    """A desktop's connection, as far as these methods look at it."""
+    """A desktop's connection, as far as these methods use it."""
 
     def __init__(self) -> None:
         self.on_close: list[Callable[[], None]] = []
@@ -33,7 +33,7 @@ def between(work: Callable[[NetworkProbe, NetworkProbe, Connection], Awaitable[N
     asyncio.run(main())
 
 
-def test_ports_that_a_run_holds_are_reached_and_free_again_afterwards() -> None:
+def test_held_ports_are_reachable_and_free_afterwards() -> None:
     held = port_reservation.hold_ports(3)
     ports = held.ports
 
@@ -78,7 +78,7 @@ def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> N
         held.release()
 
 
-def test_a_port_where_nobody_listens_and_one_where_somebody_else_does() -> None:
+def test_a_closed_port_and_a_port_of_another_program_are_reported() -> None:
     stranger = socket.create_server((HERE, 0))
     with socket.create_server((HERE, 0)) as gone:
         free = gone.getsockname()[1]
@@ -100,7 +100,7 @@ def test_a_port_where_nobody_listens_and_one_where_somebody_else_does() -> None:
         stranger.close()
 
 
-def test_bytes_are_counted_for_as_long_as_was_asked() -> None:
+def test_the_throughput_is_measured_for_the_requested_time() -> None:
     async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None, "traffic": True})
         begin = time.monotonic()
@@ -114,7 +114,7 @@ def test_bytes_are_counted_for_as_long_as_was_asked() -> None:
     between(work)
 
 
-def test_nothing_is_measured_where_nobody_gives() -> None:
+def test_a_pull_without_a_sender_fails() -> None:
     with socket.create_server((HERE, 0)) as gone:
         port = gone.getsockname()[1]
 
@@ -125,7 +125,7 @@ def test_nothing_is_measured_where_nobody_gives() -> None:
     between(work)
 
 
-def test_a_desktop_that_leaves_ends_the_listening() -> None:
+def test_listening_ends_with_the_connection() -> None:
     async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None})
         for callback in desk.on_close:
@@ -136,7 +136,7 @@ def test_a_desktop_that_leaves_ends_the_listening() -> None:
     between(work)
 
 
-def test_a_silent_stranger_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_probe, "GREETING_S", 5.0)
 
     async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:

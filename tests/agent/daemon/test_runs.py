@@ -16,7 +16,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 @pytest.mark.parametrize("record", [b"", b"[1]", b"7", b'{"record": 5}', b"\xff\x00" * 100])
 @pytest.mark.parametrize("journal", [b"", b"\x00" * 500 + b"\n", b"[1]\n"])
-def test_a_run_that_a_power_cut_has_damaged_hides_no_other(tmp_path: Path, record: bytes, journal: bytes) -> None:
+def test_a_damaged_run_does_not_hide_others(tmp_path: Path, record: bytes, journal: bytes) -> None:
     for run_id in ("1-damaged", "2-whole"):
         Path(paths.run_dir(str(tmp_path), "gpu-a", run_id)).mkdir(parents=True)
     damaged, whole = (Path(paths.run_dir(str(tmp_path), "gpu-a", name)) for name in ("1-damaged", "2-whole"))
@@ -31,8 +31,8 @@ def test_a_run_that_a_power_cut_has_damaged_hides_no_other(tmp_path: Path, recor
     assert asyncio.run(listed()) == [("1-damaged", "", "draft"), ("2-whole", "digits", "draft")]
 
 
-def test_a_folder_that_a_script_made_beside_the_runs_is_none(tmp_path: Path) -> None:
-    """`os.makedirs("../../data/mnist")`, as public scripts have it, in a run's working folder."""
+def test_a_scripts_folder_beside_the_runs_is_no_run(tmp_path: Path) -> None:
+    """`os.makedirs("../../data/mnist")`, as public scripts do, in a run's working folder."""
     run = Path(paths.run_dir(str(tmp_path), "gpu-a", "20261123-042912-3f6a"))
     (run / "work").mkdir(parents=True)
     (run / "keeper.log").touch()
@@ -44,8 +44,8 @@ def test_a_folder_that_a_script_made_beside_the_runs_is_none(tmp_path: Path) -> 
     assert [line["run_id"] for line in asyncio.run(runs.list())] == [run.name]
 
 
-class LeftMeanwhile(Runs):
-    """As if a run's keeper ended just when it is asked for."""
+class KeeperExits(Runs):
+    """The run's keeper exits during the look-up."""
 
     async def keeper(self, run_id: str) -> Any:
         end = {"event": "run_ended", "state": "stopped", "reason": "by kim", "replicas": []}
@@ -54,16 +54,16 @@ class LeftMeanwhile(Runs):
         return None
 
 
-def test_a_run_whose_keeper_leaves_while_it_is_asked_for_has_ended_as_its_keeper_wrote(tmp_path: Path) -> None:
+def test_a_run_whose_keeper_exits_during_the_request_has_its_journaled_end(tmp_path: Path) -> None:
     folder = Path(paths.run_dir(str(tmp_path), "gpu-a", "1-run"))
     folder.mkdir(parents=True)
     (folder / "keeper.log").touch()
-    (told,) = asyncio.run(LeftMeanwhile(str(tmp_path), "gpu-a").list())
-    assert (told["state"], told["alive"]) == ("stopped", False)
+    (shown,) = asyncio.run(KeeperExits(str(tmp_path), "gpu-a").list())
+    assert (shown["state"], shown["alive"]) == ("stopped", False)
 
 
-class SlowToRise(Runs):
-    """As on a host where a keeper takes its time to start."""
+class SlowStart(Runs):
+    """A keeper starts only when the test allows it."""
 
     def __init__(self, agent_dir: str, node: str, keeper: Any) -> None:
         super().__init__(agent_dir, node)
@@ -71,7 +71,7 @@ class SlowToRise(Runs):
         self.may_start = asyncio.Event()
         self._started = keeper
 
-    async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Any:
+    async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Any:
         Path(folder).mkdir(parents=True)
         Path(folder, "keeper.log").touch()
         self.starting.set()
@@ -80,8 +80,8 @@ class SlowToRise(Runs):
         return self._started
 
 
-class Answers:
-    """A conversation with a keeper that answers, or keeps its caller waiting until the caller gives up."""
+class FakeKeeper:
+    """The connection to a keeper that answers, or does not answer before the timeout."""
 
     def __init__(self, status: dict[str, Any] | None) -> None:
         self._status = status
@@ -94,11 +94,9 @@ class Answers:
 
 
 @pytest.mark.parametrize("status", [{"metrics": {}}, None])
-def test_a_run_whose_keeper_is_slow_to_start_or_to_answer_is_not_one_whose_keeper_died(
-    tmp_path: Path, status: dict[str, Any] | None
-) -> None:
+def test_a_slow_keeper_is_not_reported_as_dead(tmp_path: Path, status: dict[str, Any] | None) -> None:
     async def listed_meanwhile() -> list[dict[str, Any]]:
-        runs = SlowToRise(str(tmp_path), "gpu-a", Answers(status))
+        runs = SlowStart(str(tmp_path), "gpu-a", FakeKeeper(status))
         preparing = asyncio.create_task(runs.prepare({"run_id": "1-run", "archive": "a"}))
         await runs.starting.wait()
         listing = asyncio.create_task(runs.list())
@@ -108,5 +106,5 @@ def test_a_run_whose_keeper_is_slow_to_start_or_to_answer_is_not_one_whose_keepe
         found: list[dict[str, Any]] = await listing
         return found
 
-    (told,) = asyncio.run(listed_meanwhile())
-    assert told["alive"]
+    (shown,) = asyncio.run(listed_meanwhile())
+    assert shown["alive"]

@@ -1,4 +1,4 @@
-"""The unit that brings the daemon back after a reboot."""
+"""The unit that starts the daemon after a reboot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lingering(root: Path) -> str:
     return str(root)
 
 
-def test_it_starts_the_daemon_of_the_archive_and_is_enabled(tmp_path: Path) -> None:
+def test_the_unit_starts_the_daemon_of_the_archive_and_is_enabled(tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert systemd_unit.install("/home/lee/my agent", SHA256, lingering(tmp_path), str(home))
     [file] = (home / ".config/systemd/user").glob("*.service")
@@ -35,7 +35,7 @@ def test_it_starts_the_daemon_of_the_archive_and_is_enabled(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
-def test_systemd_understands_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     home = tmp_path / "home"
     systemd_unit.install("/home/lee/100 % agent", SHA256, lingering(tmp_path), str(home))
     [file] = (home / ".config/systemd/user").glob("*.service")
@@ -43,7 +43,7 @@ def test_systemd_understands_it(tmp_path: Path) -> None:
     assert file.name not in checked.stderr, checked.stderr
 
 
-def test_a_newer_archive_takes_the_place_of_the_older(tmp_path: Path) -> None:
+def test_a_newer_archive_replaces_the_older(tmp_path: Path) -> None:
     root, home = lingering(tmp_path), str(tmp_path / "home")
     systemd_unit.install("/agent", SHA256, root, home)
     systemd_unit.install("/agent", "cd" * 32, root, home)
@@ -52,7 +52,7 @@ def test_a_newer_archive_takes_the_place_of_the_older(tmp_path: Path) -> None:
     assert SHA256 not in file.read_text()
 
 
-def test_nothing_is_written_where_it_could_not_work(tmp_path: Path) -> None:
+def test_no_unit_is_written_if_systemd_would_not_start_it(tmp_path: Path) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     assert not systemd_unit.install("/agent", SHA256, str(tmp_path), str(tmp_path / "home"))
     assert not (tmp_path / "home").exists()

@@ -1,4 +1,4 @@
-"""Who sends into a shared store: one at a time, whatever becomes of them."""
+"""Locks for uploads into a shared store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def b(tmp_path: Path) -> UploadLocks:
     return UploadLocks(str(tmp_path), "gpu-b")
 
 
-def test_one_host_sends_and_the_other_waits_until_it_is_through(a: UploadLocks, b: UploadLocks) -> None:
+def test_one_host_uploads_while_the_other_waits(a: UploadLocks, b: UploadLocks) -> None:
     assert a.take(ROOT, "desktop")
     assert a.take(ROOT, "desktop")
     assert not b.take(ROOT, "desktop")
@@ -39,20 +39,20 @@ def test_one_host_sends_and_the_other_waits_until_it_is_through(a: UploadLocks, 
     assert b.take(ROOT, "desktop")
 
 
-def test_two_desktops_on_one_host_take_turns_too(a: UploadLocks) -> None:
+def test_desktops_on_one_host_take_turns(a: UploadLocks) -> None:
     assert a.take(ROOT, "one")
     assert not a.take(ROOT, "two")
     a.release("one")
     assert a.take(ROOT, "two")
 
 
-def test_other_folders_are_sent_meanwhile(a: UploadLocks, b: UploadLocks) -> None:
+def test_other_snapshots_are_not_locked(a: UploadLocks, b: UploadLocks) -> None:
     assert a.take(ROOT, "desktop")
     assert b.take("b" * 64, "desktop")
     assert a.others()
 
 
-def test_a_holder_that_is_no_longer_touched_loses_its_turn(
+def test_a_lock_that_is_not_touched_becomes_stale(
     a: UploadLocks, b: UploadLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -69,7 +69,7 @@ def test_a_holder_that_is_no_longer_touched_loses_its_turn(
     assert b.take(ROOT, "desktop")
 
 
-def test_the_turn_of_a_daemon_that_died_on_this_host_is_free_at_once(tmp_path: Path, a: UploadLocks) -> None:
+def test_the_lock_of_a_dead_daemon_of_this_host_is_free_at_once(tmp_path: Path, a: UploadLocks) -> None:
     dying = """
 import sys
 from torchyard_agent.daemon.upload_locks import UploadLocks

@@ -1,4 +1,4 @@
-"""What becomes of a turn whose desktop hangs up: over a real connection."""
+"""Upload locks of desktops that disconnect, over a real connection."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ MANIFEST = [{"path": "train.py", "mode": 0o644, "size": 1, "sha256": "a" * 64}]
 ROOT = root_of(MANIFEST)
 
 
-def test_a_desktop_that_hangs_up_while_its_turn_is_taken_keeps_it_from_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_taken_for_a_disconnected_desktop_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
     take = UploadLocks.take
 

@@ -1,4 +1,4 @@
-"""Keepers that a launch starts before it prepares them, with interpreters that wait: real keepers."""
+"""Keepers that a launch starts before it prepares them, with waiting interpreters: real keepers."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 RUN_ID = "20260101-warm"
 ARCHIVE = "a" * 64
-Story = Callable[[Runs], Awaitable[None]]
+Scenario = Callable[[Runs], Awaitable[None]]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[[Story], None]:
-    """Runs a story with the runs of a host; its keepers are given up at the end."""
+def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
+    """Runs a scenario with the runs of a host; aborts the run at the end."""
     archive = Path(paths.archive_dir(str(tmp_path), ARCHIVE))
     archive.parent.mkdir(parents=True)
     archive.symlink_to(AGENT)
 
-    def run(story: Story) -> None:
-        async def told() -> None:
+    def run(scenario: Scenario) -> None:
+        async def main() -> None:
             runs = Runs(str(tmp_path), "gpu-a")
             try:
-                await story(runs)
+                await scenario(runs)
             finally:
                 with contextlib.suppress(RpcError):  # a keeper that leaves at this moment
                     if await runs.keeper(RUN_ID) is not None:
                         await runs.forward("abort", {"run_id": RUN_ID})
                 await eventually(lambda: not waiting())
 
-        asyncio.run(told())
+        asyncio.run(main())
 
     return run
 
 
 def waiting() -> list[int]:
-    """Interpreters of the run. One that executes its command at this moment has no environment, and is not seen."""
+    """Interpreters of the run. A process that is executing its command has no environment, and is not found."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -72,59 +72,63 @@ def prepare() -> dict[str, Any]:
     return {**wanted, **none, "data_address": "127.0.0.1", "record": {}, "archive": ARCHIVE}
 
 
-def test_the_keeper_that_was_started_early_is_the_one_that_is_prepared(play: Callable[[Story], None]) -> None:
-    async def story(runs: Runs) -> None:
+def test_prepare_uses_the_keeper_that_warm_has_started(
+    run_scenario: Callable[[Scenario], None],
+) -> None:
+    async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         assert len(await eventually(waiting)) == 1
-        assert await runs.list() == []  # it only checks yet
+        assert await runs.list() == []  # a launch before `prepare` is not listed
         prepared = await runs.prepare(prepare())
-        runs.cool(RUN_ID)  # a launch that has come so far does not hang on its connection
+        runs.end_warm(RUN_ID)  # has no effect after `prepare`
         assert await eventually(lambda: _parents(waiting())) == [prepared["pid"]]
         assert [line["name"] for line in await runs.list()] == ["test"]
 
-    play(story)
+    run_scenario(scenario)
 
 
 def _parents(pids: list[int]) -> list[int]:
     return [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids]
 
 
-def test_a_launch_whose_desktop_has_gone_leaves_nothing(play: Callable[[Story], None], tmp_path: Path) -> None:
-    async def story(runs: Runs) -> None:
+def test_a_warm_launch_ends_with_its_connection(run_scenario: Callable[[Scenario], None], tmp_path: Path) -> None:
+    async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         await eventually(waiting)
-        runs.cool(RUN_ID)
+        runs.end_warm(RUN_ID)
         await eventually(lambda: not waiting())
         await eventually(lambda: not Path(paths.run_dir(str(tmp_path), "gpu-a", RUN_ID)).exists())
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_launch_whose_connection_was_made_anew_goes_on_with_another_keeper(play: Callable[[Story], None]) -> None:
-    async def story(runs: Runs) -> None:
+def test_a_launch_that_reconnects_gets_a_new_keeper(
+    run_scenario: Callable[[Scenario], None],
+) -> None:
+    async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         first = _parents(await eventually(waiting))
-        runs.cool(RUN_ID)
+        runs.end_warm(RUN_ID)
         prepared = await runs.prepare(prepare())
         assert prepared["pid"] not in first
         assert not waiting()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_keeper_that_has_died_meanwhile_is_started_again(play: Callable[[Story], None]) -> None:
-    async def story(runs: Runs) -> None:
+def test_a_warm_keeper_that_has_died_is_replaced(run_scenario: Callable[[Scenario], None]) -> None:
+    async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         (first,) = _parents(await eventually(waiting))
         os.kill(first, 9)
         await eventually(lambda: not runs.is_alive(RUN_ID))
         assert (await runs.prepare(prepare()))["pid"] != first
 
-    play(story)
+    run_scenario(scenario)
 
 
-class Leaving:
-    """A conversation with a keeper whose lease has ended, and that answers for a moment yet."""
+class ExpiredKeeper:
+    """The connection to a keeper whose lease has expired and that exits shortly."""
 
     closed = False
 
@@ -133,21 +137,21 @@ class Leaving:
         raise RpcError("gpu-a gave up the launch", "lease_lapsed")
 
 
-def test_a_keeper_whose_lease_has_ended_is_started_again(play: Callable[[Story], None]) -> None:
-    async def story(runs: Runs) -> None:
-        leaving: Any = Leaving()
+def test_a_keeper_whose_lease_has_expired_is_replaced(run_scenario: Callable[[Scenario], None]) -> None:
+    async def scenario(runs: Runs) -> None:
+        leaving: Any = ExpiredKeeper()
         runs._warm.add(RUN_ID)
         runs._keepers[RUN_ID] = leaving
         assert (await runs.prepare(prepare()))["run_dir"].endswith(RUN_ID)
         assert leaving.closed
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_launch_that_its_host_has_given_up_is_said_to_be_given_up(
-    play: Callable[[Story], None],
+def test_begin_after_an_abort_reports_that_the_launch_was_given_up(
+    run_scenario: Callable[[Scenario], None],
 ) -> None:
-    async def story(runs: Runs) -> None:
+    async def scenario(runs: Runs) -> None:
         await runs.prepare(prepare())
         await runs.forward("renew", {"run_id": RUN_ID})
         await runs.forward("abort", {"run_id": RUN_ID})
@@ -158,14 +162,14 @@ def test_a_launch_that_its_host_has_given_up_is_said_to_be_given_up(
         with pytest.raises(RpcError, match="is over"):
             await runs.forward("renew", {"run_id": RUN_ID})
 
-    play(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("method", ["start", "join"])
-def test_a_launch_whose_keeper_exits_before_it_answers_is_said_to_be_given_up(
-    play: Callable[[Story], None], method: str
+def test_begin_reports_a_keeper_that_exits_before_it_answers(
+    run_scenario: Callable[[Scenario], None], method: str
 ) -> None:
-    async def story(runs: Runs) -> None:
+    async def scenario(runs: Runs) -> None:
         path = f"\0{RUN_ID}-exiting"
         exiting = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
         runs._keepers[RUN_ID] = await unix_socket_rpc.connect(path)
@@ -174,14 +178,12 @@ def test_a_launch_whose_keeper_exits_before_it_answers_is_said_to_be_given_up(
         assert refused.value.code == "run_over"
         exiting.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("method", ["start", "join"])
-def test_a_daemon_that_is_replaced_lets_a_prepared_launch_begin_first(
-    play: Callable[[Story], None], method: str
-) -> None:
-    async def story(runs: Runs) -> None:
+def test_a_retiring_daemon_waits_for_a_prepared_launch(run_scenario: Callable[[Scenario], None], method: str) -> None:
+    async def scenario(runs: Runs) -> None:
         may_answer = asyncio.Event()
 
         class Keeper:
@@ -198,7 +200,7 @@ def test_a_daemon_that_is_replaced_lets_a_prepared_launch_begin_first(
         runs._warm.add(RUN_ID)
         runs._keepers[RUN_ID] = keeper
         await runs.prepare(prepare())
-        replaced = asyncio.ensure_future(runs.let_begin(60))
+        replaced = asyncio.ensure_future(runs.wait_for_launches(60))
         await asyncio.wait({replaced}, timeout=0.2)
         assert not replaced.done()
         beginning = asyncio.ensure_future(runs.begin(method, {"run_id": RUN_ID}))
@@ -208,39 +210,41 @@ def test_a_daemon_that_is_replaced_lets_a_prepared_launch_begin_first(
         await asyncio.wait_for(replaced, 60)
         await beginning
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_daemon_that_is_replaced_does_not_wait_for_a_launch_that_is_given_up(play: Callable[[Story], None]) -> None:
-    async def story(runs: Runs) -> None:
-        await runs.let_begin(60)
+def test_a_retiring_daemon_does_not_wait_for_an_aborted_launch(
+    run_scenario: Callable[[Scenario], None],
+) -> None:
+    async def scenario(runs: Runs) -> None:
+        await runs.wait_for_launches(60)
         await runs.prepare(prepare())
-        replaced = asyncio.ensure_future(runs.let_begin(60))
+        replaced = asyncio.ensure_future(runs.wait_for_launches(60))
         await runs.forward("abort", {"run_id": RUN_ID})
         await asyncio.wait_for(replaced, 30)
-        await runs.let_begin(0.1)
+        await runs.wait_for_launches(0.1)
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_prepare_and_abort_that_overtake_wait_for_the_keeper(play: Callable[[Story], None]) -> None:
-    async def story(runs: Runs) -> None:
+def test_prepare_waits_for_a_keeper_that_is_starting(run_scenario: Callable[[Scenario], None]) -> None:
+    async def scenario(runs: Runs) -> None:
         rising = asyncio.ensure_future(runs.warm(warm()))
         await asyncio.sleep(0)
-        assert runs.is_rising(RUN_ID)
+        assert runs.is_starting(RUN_ID)
         prepared = await runs.prepare(prepare())
         await asyncio.wait({rising})
         assert prepared["run_dir"].endswith(RUN_ID)
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_launch_that_was_aborted_is_not_started_early(play: Callable[[Story], None]) -> None:
-    async def story(runs: Runs) -> None:
+def test_a_launch_that_was_aborted_is_not_started_early(run_scenario: Callable[[Scenario], None]) -> None:
+    async def scenario(runs: Runs) -> None:
         with pytest.raises(RpcError, match="is over"):
             await runs.forward("abort", {"run_id": RUN_ID})
         with pytest.raises(RpcError, match="aborted"):
             await runs.warm(warm())
         assert not waiting()
 
-    play(story)
+    run_scenario(scenario)

@@ -12,7 +12,7 @@ T0 = 1_800_000_000.0
 
 
 def booking(owner: str, start: float, end: float, *gpus: str, **changes: Any) -> dict[str, Any]:
-    told = {
+    default = {
         "id": f"of-{owner}",
         "owner": owner,
         "title": f"{owner}'s work",
@@ -23,7 +23,7 @@ def booking(owner: str, start: float, end: float, *gpus: str, **changes: Any) ->
         "run_id": None,
         "stop_at_end": False,
     }
-    return {**told, **changes}
+    return {**default, **changes}
 
 
 def login(user: str, *persons: str, host: str = "*") -> dict[str, Any]:
@@ -31,7 +31,7 @@ def login(user: str, *persons: str, host: str = "*") -> dict[str, Any]:
 
 
 def snapshot(*bookings: dict[str, Any], taken: float = T0, **changes: Any) -> dict[str, Any]:
-    told = {
+    default = {
         "version": 1,
         "taken": rfc3339(taken),
         "fresh_s": 3600,
@@ -43,7 +43,7 @@ def snapshot(*bookings: dict[str, Any], taken: float = T0, **changes: Any) -> di
         "logins": [],
         "enforcement": [],
     }
-    return {**told, **changes}
+    return {**default, **changes}
 
 
 def enforcement(level: str, grace_s: float = 60.0, *, dry_run: bool = False, host: str = "*") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is thought of a process on a GPU."""
+"""Classification of processes on GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def use(user: str, **changes: Any) -> Use:
 
 
 def root(user: str, *, by: int | None = 1001, known_by: str = LOGIN, container: str = "") -> Use:
-    """What root runs for a session of a user."""
+    """A process of root in the session of a user."""
     return use(user, uid=0, origin=Origin(by, known_by if by else "", True, container))
 
 
@@ -65,11 +65,11 @@ def root(user: str, *, by: int | None = 1001, known_by: str = LOGIN, container: 
 )
 def test_verdicts(one: Use, now: float, verdict: str, who: str) -> None:
     found = classify(one, parse(snapshot(LEES, logins=LOGINS)), "gpu-a", now)
-    assert (found.verdict, found.who) == (verdict, who)
+    assert (found.verdict, found.persons_text) == (verdict, who)
 
 
 @pytest.mark.parametrize(("user", "verdict"), [("ann", OTHERS), ("bob", OWN), ("eve", OWN)])
-def test_where_the_table_names_roots_persons_the_session_tells_which(user: str, verdict: str) -> None:
+def test_the_session_selects_among_the_persons_of_root(user: str, verdict: str) -> None:
     known = parse(snapshot(LEES, logins=[*LOGINS, login("root", "kim", "lee")]))
     assert classify(root(user), known, "gpu-a", T0).verdict == verdict
     in_container = classify(root("root", by=None, container="4d1f"), known, "gpu-a", T0)

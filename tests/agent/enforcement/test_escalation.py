@@ -1,4 +1,4 @@
-"""What is done about the processes that were found: every level, in time."""
+"""Escalation against processes without a booking, by level and time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_agent.enforcement.escalation import (
     EMPTY,
     FORGET_AFTER_S,
     KILL_AFTER_S,
-    MOST_NOTED,
+    MAX_NOTED,
     QUIET_S,
     RUN_KILL_AFTER_S,
     Act,
@@ -23,90 +23,90 @@ STOP = Enforcement("stop", 60.0, dry_run=False)
 ANN, BOB = Use(A, 10, 1, 1001, "ann"), Use(A, 11, 1, 1002, "bob")
 
 
-class Story:
-    """Looks one after the other, and what followed from each."""
+class Enforced:
+    """A sequence of samples, and the acts that follow from each."""
 
-    def __init__(self, told: Enforcement, reach: int | None = None):
-        self.told = told
+    def __init__(self, policy: Enforcement, reach: int | None = None):
+        self.policy = policy
         self.reach = reach
         self.state = EMPTY
 
-    def look(self, after_s: float, *uses: Use, is_fresh: bool = True) -> list[Act]:
+    def sample(self, after_s: float, *uses: Use, is_fresh: bool = True) -> list[Act]:
         now = T0 + after_s
         findings = [classify(use, KNOWN, "gpu-a", now) for use in uses]
-        self.state, acts = proceed(self.state, findings, self.told, self.reach, now, is_fresh=is_fresh)
+        self.state, acts = proceed(self.state, findings, self.policy, self.reach, now, is_fresh=is_fresh)
         return acts
 
-    def whats(self, after_s: float, *uses: Use, is_fresh: bool = True) -> list[str]:
-        return [act.what for act in self.look(after_s, *uses, is_fresh=is_fresh)]
+    def acts(self, after_s: float, *uses: Use, is_fresh: bool = True) -> list[str]:
+        return [act.what for act in self.sample(after_s, *uses, is_fresh=is_fresh)]
 
 
 def test_stop_warns_waits_for_the_grace_terminates_and_then_kills() -> None:
-    story = Story(STOP)
-    observed, warned = story.look(0, ANN, BOB)
+    enforced = Enforced(STOP)
+    observed, warned = enforced.sample(0, ANN, BOB)
     assert (observed.what, warned.what, warned.stop_at) == ("observed", "warned", T0 + 60)
     assert warned.case.finding.use == ANN
-    assert story.whats(59, ANN, BOB) == []
-    assert story.whats(60, ANN, BOB) == ["terminated"]
-    assert story.whats(60 + KILL_AFTER_S - 1, ANN, BOB) == []
-    assert story.whats(60 + KILL_AFTER_S, ANN, BOB) == ["killed"]
-    assert story.whats(100, ANN, BOB) == []
-    assert story.whats(110, BOB) == []
-    assert story.state.cases == {}
+    assert enforced.acts(59, ANN, BOB) == []
+    assert enforced.acts(60, ANN, BOB) == ["terminated"]
+    assert enforced.acts(60 + KILL_AFTER_S - 1, ANN, BOB) == []
+    assert enforced.acts(60 + KILL_AFTER_S, ANN, BOB) == ["killed"]
+    assert enforced.acts(100, ANN, BOB) == []
+    assert enforced.acts(110, BOB) == []
+    assert enforced.state.cases == {}
 
 
 @pytest.mark.parametrize(("level", "acts"), [("off", []), ("observe", ["observed"]), ("warn", ["observed", "warned"])])
 def test_lower_levels_never_end_anything(level: str, acts: list[str]) -> None:
-    story = Story(Enforcement(level, 0.0, dry_run=False))
-    assert story.whats(0, ANN) == acts
-    assert story.whats(1000, ANN) == []
+    enforced = Enforced(Enforcement(level, 0.0, dry_run=False))
+    assert enforced.acts(0, ANN) == acts
+    assert enforced.acts(1000, ANN) == []
 
 
-def test_unbooked_use_is_told_once_and_never_ended() -> None:
-    story = Story(STOP)
-    (_, warned) = story.look(HOUR + 1, ANN)
+def test_unbooked_use_is_warned_about_once_and_never_ended() -> None:
+    enforced = Enforced(STOP)
+    (_, warned) = enforced.sample(HOUR + 1, ANN)
     assert (warned.what, warned.stop_at) == ("warned", None)
-    assert story.whats(HOUR + 1000, ANN) == []
+    assert enforced.acts(HOUR + 1000, ANN) == []
 
 
-def test_a_login_that_no_table_names_is_reported_and_warned_and_never_ended() -> None:
-    story = Story(STOP)
+def test_an_unknown_login_is_reported_and_warned_and_never_ended() -> None:
+    enforced = Enforced(STOP)
     hidden = BOB._replace(uid=None)
-    first = story.look(0, ANN._replace(user="carl"), hidden)
+    first = enforced.sample(0, ANN._replace(user="carl"), hidden)
     assert [(act.what, act.stop_at) for act in first] == [("reported", None), ("warned", None), ("reported", None)]
-    assert story.whats(1000, ANN._replace(user="carl"), hidden) == []
+    assert enforced.acts(1000, ANN._replace(user="carl"), hidden) == []
 
 
 def test_root_is_reported_with_the_session_and_never_ended() -> None:
-    story = Story(STOP)
+    enforced = Enforced(STOP)
     sudo = ANN._replace(uid=0, origin=Origin(1001, LOGIN, as_root=True))
     daemons = Use(A, 12, 1, 1002, "root", origin=Origin(None, "", as_root=True, container="4d1f"))
     assert [classify(use, KNOWN, "gpu-a", T0).verdict for use in (sudo, daemons)] == ["root", "root"]
-    assert story.whats(0, sudo, daemons) == ["reported", "warned", "reported", "warned"]
-    assert story.whats(1000, sudo, daemons) == []
+    assert enforced.acts(0, sudo, daemons) == ["reported", "warned", "reported", "warned"]
+    assert enforced.acts(1000, sudo, daemons) == []
 
 
 def test_a_members_agent_acts_on_that_members_processes_only() -> None:
-    assert Story(STOP, reach=1001).whats(0, ANN) == ["observed", "warned"]
-    story = Story(STOP, reach=1002)
-    assert story.whats(0, ANN) == ["observed"]
-    assert story.whats(1000, ANN) == []
+    assert Enforced(STOP, reach=1001).acts(0, ANN) == ["observed", "warned"]
+    enforced = Enforced(STOP, reach=1002)
+    assert enforced.acts(0, ANN) == ["observed"]
+    assert enforced.acts(1000, ANN) == []
 
 
-def test_a_job_that_is_started_anew_all_the_time_gets_one_grace() -> None:
-    story = Story(STOP)
+def test_a_job_that_is_restarted_repeatedly_gets_one_grace() -> None:
+    enforced = Enforced(STOP)
     jobs = [ANN._replace(pid=100 + number) for number in range(30)]
-    (_, warned) = story.look(0, jobs[0])
-    acts = [story.look(3.0 * number, jobs[number]) for number in range(1, 20)]
+    (_, warned) = enforced.sample(0, jobs[0])
+    acts = [enforced.sample(3.0 * number, jobs[number]) for number in range(1, 20)]
     assert {act.stop_at for look in acts for act in look if act.what == "warned"} == {warned.stop_at} == {T0 + 60}
-    assert sum(map(len, acts)) == 2 * (MOST_NOTED - 1)
-    assert story.whats(60, jobs[20]) == ["terminated"]
-    assert story.whats(63, jobs[21]) == ["terminated"]
-    assert story.whats(60 + KILL_AFTER_S, jobs[22]) == ["killed"]
-    assert story.whats(60 + KILL_AFTER_S + QUIET_S - 1, jobs[23]) == ["killed"]
+    assert sum(map(len, acts)) == 2 * (MAX_NOTED - 1)
+    assert enforced.acts(60, jobs[20]) == ["terminated"]
+    assert enforced.acts(63, jobs[21]) == ["terminated"]
+    assert enforced.acts(60 + KILL_AFTER_S, jobs[22]) == ["killed"]
+    assert enforced.acts(60 + KILL_AFTER_S + QUIET_S - 1, jobs[23]) == ["killed"]
     late = 60 + KILL_AFTER_S + 2 * QUIET_S
-    assert story.whats(late, jobs[24]) == ["terminated"]
-    assert story.whats(late + KILL_AFTER_S, jobs[24]) == ["killed"]
+    assert enforced.acts(late, jobs[24]) == ["terminated"]
+    assert enforced.acts(late + KILL_AFTER_S, jobs[24]) == ["killed"]
 
 
 def test_each_gpu_user_and_booking_has_a_grace_of_its_own() -> None:
@@ -133,71 +133,71 @@ def test_each_gpu_user_and_booking_has_a_grace_of_its_own() -> None:
 
 
 def test_a_run_has_two_minutes_to_save() -> None:
-    story = Story(Enforcement("stop", 0.0, dry_run=False))
+    enforced = Enforced(Enforcement("stop", 0.0, dry_run=False))
     run = ANN._replace(run_id="r1")
-    assert story.whats(0, run) == ["observed", "warned"]
-    assert story.whats(1, run) == ["terminated"]
-    assert story.whats(RUN_KILL_AFTER_S, run) == []
-    assert story.whats(1 + RUN_KILL_AFTER_S, run) == ["killed"]
+    assert enforced.acts(0, run) == ["observed", "warned"]
+    assert enforced.acts(1, run) == ["terminated"]
+    assert enforced.acts(RUN_KILL_AFTER_S, run) == []
+    assert enforced.acts(1 + RUN_KILL_AFTER_S, run) == ["killed"]
 
 
-def test_an_old_calendar_ends_nothing_and_takes_no_warning_back() -> None:
-    story = Story(STOP)
-    assert story.whats(0, BOB._replace(user="ann"), is_fresh=False) == ["observed"]
-    story.look(10, ANN)
-    assert story.whats(70, ANN, is_fresh=False) == []
-    assert story.whats(80, ANN) == ["terminated"]
+def test_a_stale_calendar_ends_nothing_and_keeps_warnings() -> None:
+    enforced = Enforced(STOP)
+    assert enforced.acts(0, BOB._replace(user="ann"), is_fresh=False) == ["observed"]
+    enforced.sample(10, ANN)
+    assert enforced.acts(70, ANN, is_fresh=False) == []
+    assert enforced.acts(80, ANN) == ["terminated"]
 
 
 def test_a_level_that_is_raised_again_warns_again() -> None:
-    story = Story(STOP)
-    story.look(0, ANN)
-    assert story.whats(60, ANN) == ["terminated"]
-    story.told = Enforcement("warn", 60.0, dry_run=False)
-    assert story.whats(65, ANN) == []
-    story.told = STOP
-    (warned,) = story.look(100, ANN)
+    enforced = Enforced(STOP)
+    enforced.sample(0, ANN)
+    assert enforced.acts(60, ANN) == ["terminated"]
+    enforced.policy = Enforcement("warn", 60.0, dry_run=False)
+    assert enforced.acts(65, ANN) == []
+    enforced.policy = STOP
+    (warned,) = enforced.sample(100, ANN)
     assert (warned.what, warned.stop_at) == ("warned", T0 + 160)
-    assert story.whats(160, ANN) == ["terminated"]
+    assert enforced.acts(160, ANN) == ["terminated"]
 
 
 def test_use_without_a_booking_is_forgotten_after_an_hour_without_it() -> None:
-    story = Story(STOP)
+    enforced = Enforced(STOP)
     free = HOUR + 1
-    assert story.whats(free, ANN) == ["observed", "warned"]
-    story.whats(free + FORGET_AFTER_S - 1)
-    assert len(story.state.notices) == 1
-    story.whats(free + FORGET_AFTER_S)
-    assert story.state.notices == {}
+    assert enforced.acts(free, ANN) == ["observed", "warned"]
+    enforced.acts(free + FORGET_AFTER_S - 1)
+    assert len(enforced.state.notices) == 1
+    enforced.acts(free + FORGET_AFTER_S)
+    assert enforced.state.notices == {}
 
 
-def test_what_was_loaded_into_a_display_server_is_warned_about_and_never_ended() -> None:
-    story = Story(Enforcement("stop", 0.0, dry_run=False))
+def test_a_computing_display_server_is_warned_about_and_never_ended() -> None:
+    enforced = Enforced(Enforcement("stop", 0.0, dry_run=False))
     desktop = ANN._replace(display_server=True)
-    assert story.whats(0, desktop) == ["observed", "warned"]
-    assert story.whats(1000, desktop) == []
+    assert enforced.acts(0, desktop) == ["observed", "warned"]
+    assert enforced.acts(1000, desktop) == []
 
 
-def test_a_lower_level_takes_back_what_was_not_done_yet() -> None:
-    story = Story(STOP)
-    story.look(0, ANN)
-    story.told = Enforcement("warn", 60.0, dry_run=False)
-    assert story.whats(61, ANN) == []
+def test_a_lower_level_cancels_announced_ends() -> None:
+    enforced = Enforced(STOP)
+    enforced.sample(0, ANN)
+    enforced.policy = Enforcement("warn", 60.0, dry_run=False)
+    assert enforced.acts(61, ANN) == []
 
 
-def test_a_process_on_two_gpus_is_one_case_and_what_it_is_at_worst() -> None:
-    story = Story(STOP)
-    (_, warned) = story.look(0, ANN._replace(gpu=B), ANN)
+def test_a_process_on_two_gpus_is_one_case_with_the_worst_verdict() -> None:
+    enforced = Enforced(STOP)
+    (_, warned) = enforced.sample(0, ANN._replace(gpu=B), ANN)
     assert warned.case.finding.verdict == "others"
     assert warned.case.gpus == (A,)
 
 
-def test_what_becomes_somebody_elses_is_warned_about_anew() -> None:
-    story = Story(STOP)
-    assert story.whats(-10, ANN) == ["observed", "warned"]
-    assert story.whats(0, ANN) == ["observed", "warned"]
-    assert story.whats(30, ANN) == []
-    assert story.whats(60, ANN) == ["terminated"]
+def test_a_process_whose_booking_changes_is_warned_again() -> None:
+    enforced = Enforced(STOP)
+    assert enforced.acts(-10, ANN) == ["observed", "warned"]
+    assert enforced.acts(0, ANN) == ["observed", "warned"]
+    assert enforced.acts(30, ANN) == []
+    assert enforced.acts(60, ANN) == ["terminated"]
 
 
 def test_a_finding_is_a_value() -> None:

@@ -39,7 +39,7 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.parametrize(("program", "sleeps"), [(SLEEPS, True), (SPINS, False), (HAS_A_BUSY_CHILD, False)])
-def test_what_uses_no_cpu_time_is_asleep(
+def test_a_process_without_cpu_time_is_idle(
     program: str, sleeps: bool, start: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     pid = start(program).pid
@@ -49,7 +49,7 @@ def test_what_uses_no_cpu_time_is_asleep(
     wait_until(lambda: (activity.asleep([pid], time.monotonic()) == {pid}) == sleeps)
 
 
-def test_looks_that_come_sooner_are_answered_by_the_last_measurement(
+def test_early_samples_get_the_last_measurement(
     start: Callable[[str], subprocess.Popen[bytes]],
 ) -> None:
     pid = start(SLEEPS).pid
@@ -60,7 +60,7 @@ def test_looks_that_come_sooner_are_answered_by_the_last_measurement(
     assert activity.asleep([pid], 1061.0) == {pid}
 
 
-def test_what_cannot_be_seen_is_not_called_asleep() -> None:
+def test_a_hidden_process_is_not_idle() -> None:
     activity = Activity(0.0)
     for now in (1.0, 2.0, 3.0):
         assert activity.asleep([2**22 + 1], now) == set()

@@ -1,4 +1,4 @@
-"""Signals reach the very process that was meant, and messages the terminals of their user."""
+"""Signals reach exactly the identified process, and messages the terminals of their user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("has_pidfd", [True, False])
-def test_a_signal_reaches_the_process_that_was_seen(
+def test_a_signal_reaches_only_the_identified_process(
     sleeper: subprocess.Popen[bytes], has_pidfd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_identity, "HAS_PIDFD", has_pidfd and process_identity.HAS_PIDFD)
@@ -54,7 +54,7 @@ def test_init_is_never_signalled() -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[int]:
-    """Reads what is written to the one terminal in the folder."""
+    """A terminal in a folder, to read what is written to it."""
     master, slave = os.openpty()
     (tmp_path / "7").symlink_to(os.ttyname(slave))
     yield master
@@ -62,22 +62,22 @@ def terminal(tmp_path: Path) -> Iterator[int]:
     os.close(slave)
 
 
-def test_a_message_appears_on_the_users_terminals_and_steers_none_of_them(tmp_path: Path, terminal: int) -> None:
-    assert terminal_messages.tell(os.getuid(), "your GPU is\x1b[2J booked\nby lee", str(tmp_path)) == 1
-    said = os.read(terminal, 4096).decode()
-    assert "your GPU is[2J bookedby lee [" in said
-    assert "\x1b" not in said
-    assert terminal_messages.tell(os.getuid() + 4711, "hello", str(tmp_path)) == 0
+def test_a_message_appears_on_the_users_terminals_without_control_characters(tmp_path: Path, terminal: int) -> None:
+    assert terminal_messages.write(os.getuid(), "your GPU is\x1b[2J booked\nby lee", str(tmp_path)) == 1
+    written = os.read(terminal, 4096).decode()
+    assert "your GPU is[2J bookedby lee [" in written
+    assert "\x1b" not in written
+    assert terminal_messages.write(os.getuid() + 4711, "hello", str(tmp_path)) == 0
 
 
-def test_what_is_no_terminal_is_left_alone(tmp_path: Path) -> None:
+def test_other_files_are_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("")
-    assert terminal_messages.tell(os.getuid(), "hello", str(tmp_path)) == 0
+    assert terminal_messages.write(os.getuid(), "hello", str(tmp_path)) == 0
     assert (tmp_path / "0").read_text() == ""
-    assert terminal_messages.tell(os.getuid(), "hello", str(tmp_path / "none")) == 0
+    assert terminal_messages.write(os.getuid(), "hello", str(tmp_path / "none")) == 0
 
 
-def test_a_terminal_that_nobody_reads_holds_nobody_up(tmp_path: Path, terminal: int) -> None:
-    reached = [terminal_messages.tell(os.getuid(), "x" * 500, str(tmp_path)) for _ in range(500)]
+def test_a_terminal_without_a_reader_does_not_block(tmp_path: Path, terminal: int) -> None:
+    reached = [terminal_messages.write(os.getuid(), "x" * 500, str(tmp_path)) for _ in range(500)]
     assert reached[0] == 1
     assert reached[-1] == 0

@@ -1,4 +1,4 @@
-"""Which user a process comes from: what control groups say, and what this machine's kernel says of real processes."""
+"""The origin of processes, from control groups and from the kernel of this machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_login_is_that_of_the_slice_at_the_root_of_the_control_groups(
         ("/", ""),
     ],
 )
-def test_containers_are_told_by_their_control_groups(path: str, container: str) -> None:
+def test_containers_are_recognized_by_their_control_groups(path: str, container: str) -> None:
     assert container_of(f"0::{path}\n") == container
 
 
@@ -67,17 +67,17 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_an_ordinary_process_comes_from_its_own_uid(sleeper: subprocess.Popen[bytes]) -> None:
+def test_the_origin_of_an_ordinary_process_is_its_uid(sleeper: subprocess.Popen[bytes]) -> None:
     uid = Path(f"/proc/{sleeper.pid}").stat().st_uid
     assert find_origin(sleeper.pid, uid)[:3] == (uid, PROCESS, False)
 
 
-def test_a_process_that_has_gone_harms_no_look() -> None:
+def test_an_ended_process_has_an_unknown_origin() -> None:
     assert find_origin(2**22 + 1, 1001).uid in (1001, None)
 
 
 class Kernel:
-    """What the kernel would say of a process of root's."""
+    """Substitutes for the kernel's data about a process of root."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.groups = "0::/system.slice/cron.service\n"
@@ -95,13 +95,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 @pytest.fixture
 def sudos() -> Iterator[int]:
-    """PID of a process that sudo has started for UID 1001, as its environment says."""
+    """PID of a process with the environment that sudo sets for UID 1001."""
     with subprocess.Popen(["sleep", "60"], env={"SUDO_UID": "1001"}) as process:
         yield process.pid
         process.kill()
 
 
-def test_what_root_runs_comes_from_the_surest_session_that_is_known(
+def test_the_origin_of_a_root_process_is_its_most_reliable_session(
     kernel: Kernel, sudos: int, sleeper: subprocess.Popen[bytes]
 ) -> None:
     uid = Path(f"/proc/{sleeper.pid}").stat().st_uid
@@ -125,21 +125,19 @@ def test_what_root_runs_comes_from_the_surest_session_that_is_known(
 
 
 @pytest.mark.parametrize("claim", ["0", "-1", "99999999999999999999", "ann", ""])
-def test_a_claim_that_is_no_users_uid_is_none(kernel: Kernel, claim: str) -> None:
+def test_an_invalid_sudo_uid_is_ignored(kernel: Kernel, claim: str) -> None:
     with subprocess.Popen(["sleep", "60"], env={"SUDO_UID": claim}) as process:
         assert find_origin(process.pid, 0) == Origin(None, "", as_root=True)
         process.kill()
 
 
-def test_a_group_that_a_user_names_like_a_container_hides_nothing(
-    kernel: Kernel, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_a_users_group_with_a_container_name_is_no_container(kernel: Kernel, sleeper: subprocess.Popen[bytes]) -> None:
     kernel.groups = f"0::/mine/{ID}\n"
     uid = Path(f"/proc/{sleeper.pid}").stat().st_uid
     assert find_origin(sleeper.pid, uid) == Origin(uid, PROCESS)
 
 
-def test_a_process_in_the_group_of_a_run_is_the_runs() -> None:
+def test_a_process_in_the_group_of_a_run_belongs_to_the_run() -> None:
     group = cgroup.create(os.urandom(6).hex(), "gpu-a")
     assert group is not None, "this test needs cgroup v2, mounted where this user may make groups"
     group.make("worker-0")

@@ -1,4 +1,4 @@
-"""NVIDIA's library as a test wants it: built with gcc, found through LD_LIBRARY_PATH as the real one would be.
+"""A fake of NVIDIA's library: built with gcc, found through LD_LIBRARY_PATH as the real one would be.
 
     folder = build_fake_nvml(tmp_path)
     write_gpus(file, [FakeGpu("GPU-1")])
@@ -19,7 +19,7 @@ _SOURCE = Path(__file__).with_name("nvml.c")
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """What the library says of one GPU. Memory in MiB, power in mW; processes as (PID, MiB or None)."""
+    """Values of one GPU. Memory in MiB, power in mW; processes as (PID, MiB or None)."""
 
     uuid: str
     name: str = "NVIDIA H100 80GB HBM3"
@@ -77,7 +77,7 @@ def write_gpus(
     init: int = 0,
     xids: Sequence[tuple[int, int]] = (),
 ) -> None:
-    """Says what the library tells from now on.
+    """Sets the values that the library returns from now on.
 
     `cuda`: as NVML counts, 12040 for 12.4. `init`: NVML's error at its start. `xids`: (GPU index, XID) so far.
     """

@@ -1,4 +1,4 @@
-"""A yard for each test: whatever it starts is gone when it ends."""
+"""A cluster for each test, whose processes end with the test."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 
 from tests.agent.keeper.keeper_cluster import KeeperCluster
 
-Story = Callable[[KeeperCluster], Awaitable[None]]
-Play = Callable[[Story], None]
+Scenario = Callable[[KeeperCluster], Awaitable[None]]
+RunScenario = Callable[[Scenario], None]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Iterator[Play]:
-    """Runs a test's story in an event loop, with a yard of its own."""
-    yard = KeeperCluster(tmp_path, os.urandom(6).hex())
+def run_scenario(tmp_path: Path) -> Iterator[RunScenario]:
+    """Runs a test's scenario in an event loop, with a cluster of its own."""
+    cluster = KeeperCluster(tmp_path, os.urandom(6).hex())
 
-    def run(story: Story) -> None:
-        async def told() -> None:
+    def run(scenario: Scenario) -> None:
+        async def main() -> None:
             try:
-                await story(yard)
+                await scenario(cluster)
             finally:
-                yard.close()
+                cluster.close()
 
-        asyncio.run(told())
+        asyncio.run(main())
 
     yield run
-    yard.close()
+    cluster.close()

@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 AGENT = Path(unix_socket_rpc.__file__).parent.parent
 SECRET = "5e" * 32
 MARK = "YARD_TEST_MARK"
-"""Every rank carries it, so that what a run left behind is found by its environment."""
+"""A variable in the environment of every rank, by which orphans are found."""
 _LAUNCH = (
     "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['ssl'] = None\n"
     "from torchyard_agent.keeper.main import main\n"
@@ -80,13 +80,13 @@ CLUSTER = {
 
 
 class Host:
-    """A keeper's process, and a conversation with it."""
+    """A keeper's process, and a connection to it."""
 
     def __init__(self, name: str, folder: Path, run_id: str, interpreter: str, environment: dict[str, str]):
         self.name = name
         self.run_id = run_id
         self.agent_dir = str(folder)
-        self.pokes = 0
+        self.notifications = 0
         self.prepared: dict[str, Any] = {}
         self.connection: Connection | None = None
         self.run_dir = Path(paths.run_dir(self.agent_dir, name, run_id))
@@ -109,7 +109,7 @@ class Host:
         self.connection = await unix_socket_rpc.connect(await eventually(address), self._on_notification)
 
     def _on_notification(self, method: str, params: dict[str, Any]) -> None:
-        self.pokes += method == "journal"
+        self.notifications += method == "journal"
 
     async def call(self, method: str, **params: Any) -> Any:
         assert self.connection is not None
@@ -133,10 +133,10 @@ class Host:
         self.prepared = await self.call("prepare", **{**wanted, **changes})
         return self.prepared
 
-    async def learn(self, *bookings: dict[str, Any], taken: float | None = None) -> None:
-        """The calendar as a daemon hands it to its keepers; `taken` now."""
-        told = snapshot(*bookings, taken=time.time() if taken is None else taken)
-        await self.call("calendar", snapshot=told)
+    async def send_calendar(self, *bookings: dict[str, Any], taken: float | None = None) -> None:
+        """Sends a calendar as a daemon does; `taken` is now by default."""
+        calendar = snapshot(*bookings, taken=time.time() if taken is None else taken)
+        await self.call("calendar", snapshot=calendar)
 
     @property
     def member(self) -> dict[str, Any]:
@@ -153,8 +153,8 @@ class Host:
 
     def reason(self) -> str:
         """Of the run's last state; empty before it has one, and where it has none."""
-        told = [event.get("reason", "") for event in self.journal() if event["event"] == "run_state"]
-        return told[-1] if told else ""
+        reasons = [event.get("reason", "") for event in self.journal() if event["event"] == "run_state"]
+        return reasons[-1] if reasons else ""
 
     def ended(self) -> dict[str, Any]:
         """The last event, once it is `run_ended`; else empty."""
@@ -169,14 +169,14 @@ class Host:
         path = self.run_dir / "logs" / paths.log_name(replica, local_rank)
         return path.read_text() if path.exists() else ""
 
-    async def gone(self, within_s: float = 60.0) -> int:
+    async def exit_code(self, within_s: float = 60.0) -> int:
         """The keeper's exit code, once it has ended."""
         await eventually(lambda: self.process.poll() is not None, within_s)
         return int(self.process.returncode)
 
 
 class KeeperCluster:
-    """Hosts of one run, and what is left of it."""
+    """The hosts of one run."""
 
     def __init__(self, folder: Path, mark: str):
         self.folder = folder
@@ -190,16 +190,16 @@ class KeeperCluster:
         self,
         *names: str,
         interpreter: str = sys.executable,
-        patience: dict[str, float] | None = None,
+        timeouts: dict[str, float] | None = None,
         environment: dict[str, str] | None = None,
         warm: Callable[[str], dict[str, Any]] | None = None,
         **prepare: Any,
     ) -> list[Host]:
         """Starts a keeper on each of these hosts and prepares it.
 
-        `warm`: what each is asked to start early, by its name; then it is not prepared.
+        `warm`: the parameters of `warm` by host; then the hosts are not prepared.
         """
-        waits = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in (patience or {}).items()}
+        waits = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in (timeouts or {}).items()}
         for name in names:
             host = Host(
                 name, self.folder / name, self.run_id, interpreter, {MARK: self.mark, **waits, **(environment or {})}
@@ -229,7 +229,7 @@ class KeeperCluster:
     ) -> None:
         """`join` to the members, `start` to the primary, the first host.
 
-        `through`: what the members are told the primary's place is, where it is not the true one.
+        `through`: the address of the primary for the members, if it is not the real one.
         """
         primary, *others = self.hosts.values()
         for other in others if joining else []:
@@ -258,9 +258,9 @@ class KeeperCluster:
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:
-        """`run_ended` of the primary, once every keeper has left of itself and nothing of the run is there."""
+        """`run_ended` of the primary, once every keeper has exited and no process of the run is left."""
         for host in self.hosts.values():
-            assert await host.gone(within_s) == 0, host.log()
+            assert await host.exit_code(within_s) == 0, host.log()
             assert "Traceback" not in host.log(), host.log()
         assert self.left() == []
         return next(iter(self.hosts.values())).ended()

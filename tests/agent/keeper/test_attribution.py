@@ -1,11 +1,11 @@
-"""Who launched a run and who asked for its end is in its journal, as the desktops said it."""
+"""The users who launched and stopped a run, in its journal."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol import journal_replay
@@ -17,82 +17,82 @@ BY_KIM = {"record": {"launched_from": "kim@laptop"}}
 
 
 def asked_of(host: Host) -> list[dict[str, Any]]:
-    told = [event for event in host.journal() if event["event"] == "asked"]
-    return [{name: event[name] for name in event if name not in ("epoch", "seq", "time", "event")} for event in told]
+    entries = [event for event in host.journal() if event["event"] == "asked"]
+    return [{name: event[name] for name in event if name not in ("epoch", "seq", "time", "event")} for event in entries]
 
 
 def stop_by(user: str, desktop: str, *, force: bool = False) -> dict[str, Any]:
     return {"by": user, "from": desktop, "what": "stop", "uid": os.getuid(), "force": force}
 
 
-def test_a_stop_on_any_host_is_in_the_whole_runs_journal(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", **BY_KIM)
-        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+def test_a_stop_on_any_host_is_in_the_whole_runs_journal(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", **BY_KIM)
+        await cluster.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())
 
         await b.call("stop", by="lee@tower", force=False)
 
-        ended = await yard.end()
+        ended = await cluster.end()
         assert (ended["state"], ended["reason"]) == ("stopped", "stopped by lee@tower")
         assert asked_of(a) == [LAUNCH, stop_by("lee", "tower")]
         assert asked_of(b) == [LAUNCH, stop_by("lee", "tower")]
         assert a.journal()[0]["event"] == "asked"
-        view = journal_replay.fold(yard.run_id, a.journal())
-        assert [(told["what"], user_of(told)) for told in view["asked"]] == [
+        view = journal_replay.fold(cluster.run_id, a.journal())
+        assert [(entry["what"], user_of(entry)) for entry in view["asked"]] == [
             ("launch", "kim@laptop"),
             ("stop", "lee@tower"),
         ]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_each_who_asks_is_told_and_the_first_gives_the_reason(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", **BY_KIM)
-        await yard.begin(replica("worker-0", "gpu-a", shell("trap '' TERM; while :; do sleep 0.1; done")))
+def test_each_stop_request_is_journaled_and_the_first_gives_the_reason(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", **BY_KIM)
+        await cluster.begin(replica("worker-0", "gpu-a", shell("trap '' TERM; while :; do sleep 0.1; done")))
         await eventually(lambda: "running" in a.states())
         await a.call("stop", by="kim@laptop")
         await eventually(lambda: "stopping" in a.states())
         await a.call("stop", by="lee@tower", force=True)
-        assert (await yard.end())["reason"] == "stopped by kim@laptop"
+        assert (await cluster.end())["reason"] == "stopped by kim@laptop"
         assert asked_of(a) == [LAUNCH, stop_by("kim", "laptop"), stop_by("lee", "tower", force=True)]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_stop_before_the_run_has_begun_is_told_too(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", **BY_KIM)
+def test_a_stop_before_the_run_has_begun_is_journaled(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", **BY_KIM)
         await a.call("stop", reason="taken back by kim@laptop while it was launched", by="kim@laptop", force=True)
-        await yard.end()
+        await cluster.end()
         assert asked_of(a) == [LAUNCH, stop_by("kim", "laptop", force=True)]
         assert a.ended()["reason"] == "taken back by kim@laptop while it was launched"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_desktop_that_does_not_say_who_it_is_is_nobody(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", FOREVER))
+def test_a_desktop_without_a_name_has_an_empty_entry(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", FOREVER))
         await a.call("stop", reason="enough")
-        assert (await yard.end())["reason"] == "enough"
-        assert [user_of(told) for told in asked_of(a)] == ["", ""]
+        assert (await cluster.end())["reason"] == "enough"
+        assert [user_of(entry) for entry in asked_of(a)] == ["", ""]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_shutdown_of_the_host_is_nobodys_wish(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", **BY_KIM)
-        await yard.begin(replica("worker-0", "gpu-a", FOREVER))
+def test_a_shutdown_of_the_host_has_no_user(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", **BY_KIM)
+        await cluster.begin(replica("worker-0", "gpu-a", FOREVER))
         await eventually(lambda: "running" in a.states())
         a.process.terminate()
-        await yard.end()
+        await cluster.end()
         assert asked_of(a) == [LAUNCH]
 
-    play(story)
+    run_scenario(scenario)
 
 
 def test_a_claim_is_one_short_line() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a run when a rank, a program or a host fails."""
+"""Failures of ranks, programs and hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import KeeperCluster, python, replica, shell
 from tests.waiting import eventually
 
@@ -20,10 +20,10 @@ def states(ended: dict[str, object]) -> dict[str, str]:
     return {one["name"]: one["state"] for one in replicas}
 
 
-def test_a_failing_rank_names_its_cause_and_takes_the_others_along(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b, c = await yard.add("gpu-a", "gpu-b", "gpu-c")
-        await yard.begin(
+def test_a_failing_rank_ends_the_run_with_its_cause(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b, c = await cluster.add("gpu-a", "gpu-b", "gpu-c")
+        await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
             replica("worker-0", "gpu-b", python(WHEN_TOLD + "raise ValueError('bad batch')")),
             replica("worker-1", "gpu-c", shell("trap '' TERM; while :; do sleep 1; done")),
@@ -32,22 +32,22 @@ def test_a_failing_rank_names_its_cause_and_takes_the_others_along(play: Play) -
         await eventually(lambda: "running" in a.states())
         (b.run_dir / "work" / "go").touch()
         began = time.monotonic()
-        ended = await yard.end()
-        # All are to be gone in 5 s, to which benchmarks hold it; a busy machine may need longer, and nobody the grace.
+        ended = await cluster.end()
+        # All must end within 5 s, which a benchmark checks; a busy machine may need longer, but no rank the grace.
         assert time.monotonic() - began < 15.0
         assert ended["state"] == "failed"
         assert ended["reason"] == "worker-0 on gpu-b: exited with 1: ValueError: bad batch"
         assert states(ended) == {"chief-0": "stopped", "worker-0": "failed", "worker-1": "stopped"}
         assert c.ended()["reason"] == ended["reason"]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_the_connection_error_of_a_peer_is_not_the_cause(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"collect_s": 60.0})
+def test_the_connection_error_of_a_peer_is_not_the_cause(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"collect_s": 60.0})
         peer = "raise RuntimeError('[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711')"
-        await yard.begin(
+        await cluster.begin(
             replica("worker-0", "gpu-a", python(WHEN_TOLD + peer)),
             replica("worker-1", "gpu-b", python(WHEN_TOLD + "raise KeyError('label')")),
             failure_grace_s=60.0,
@@ -56,148 +56,148 @@ def test_the_connection_error_of_a_peer_is_not_the_cause(play: Play) -> None:
         (a.run_dir / "work" / "go").touch()
         await eventually(lambda: any(event.get("state") == "failed" for event in a.journal()))
         (b.run_dir / "work" / "go").touch()  # before the cause is chosen: that is when all have ended
-        ended = await yard.end()
+        ended = await cluster.end()
         assert ended["reason"] == "worker-1 on gpu-b: exited with 1: KeyError: 'label'"
         assert states(ended) == {"worker-0": "failed", "worker-1": "failed"}
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_killed_rank_is_named_with_its_signal(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
+def test_a_killed_rank_is_named_with_its_signal(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
         await eventually(lambda: "running" in a.states())
         pids = (await a.call("metrics"))["pids"]
         os.kill(pids["worker-1"][0], signal.SIGKILL)
-        ended = await yard.end()
+        ended = await cluster.end()
         assert ended["reason"].startswith("worker-1 on gpu-a: was killed by SIGKILL (")
         assert ended["replicas"][1]["exit_code"] == -9
         assert states(ended) == {"worker-0": "stopped", "worker-1": "failed"}
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_one_rank_of_several_fails_its_replica(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", FOREVER, shell("echo oops; exit 4")))
-        ended = await yard.end()
+def test_one_rank_of_several_fails_its_replica(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", FOREVER, shell("echo oops; exit 4")))
+        ended = await cluster.end()
         assert ended["reason"] == "worker-0 on gpu-a: local rank 1 exited with 4; its last line was: oops"
         assert (ended["replicas"][0]["state"], ended["replicas"][0]["exit_code"]) == ("failed", 4)
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_program_that_is_not_there_is_named(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        await yard.add("gpu-a", "gpu-b")
-        await yard.begin(
+def test_a_missing_program_is_named(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
             replica("worker-0", "gpu-b", ["/opt/x/bin/python", "train.py"]),
         )
-        ended = await yard.end()
+        ended = await cluster.end()
         assert ended["reason"] == "worker-0 on gpu-b: python: /opt/x/bin/python is not there on gpu-b"
         assert ended["replicas"][1]["exit_code"] == 127
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_program_that_is_not_there_after_the_setup_lines_is_named(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", ["no-such-trainer"]), setup=["true"])
-        ended = await yard.end()
+def test_a_program_missing_after_the_setup_lines_is_named(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", ["no-such-trainer"]), setup=["true"])
+        ended = await cluster.end()
         assert ended["reason"] == "worker-0 on gpu-a: no-such-trainer is not there on gpu-a after the setup lines"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_failing_setup_line_is_quoted(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_a_failing_setup_line_is_quoted(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         setup = ["echo ready", "echo no venv; (exit 5)"]
-        await yard.begin(replica("worker-0", "gpu-a", shell("echo never")), setup=setup)
-        ended = await yard.end()
+        await cluster.begin(replica("worker-0", "gpu-a", shell("echo never")), setup=setup)
+        ended = await cluster.end()
         assert ended["reason"] == ("worker-0 on gpu-a: the setup line `echo no venv; (exit 5)` ended with 5: no venv")
         assert a.output("worker-0") == "ready\nno venv\n"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_keeper_that_is_killed_takes_its_ranks_along(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
-        await eventually(lambda: len(yard.left()) == 2)
+def test_the_ranks_of_a_killed_keeper_end(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
+        await eventually(lambda: len(cluster.left()) == 2)
         a.process.kill()
-        await eventually(lambda: not yard.left())
+        await eventually(lambda: not cluster.left())
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_lost_member_fails_the_run(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
-        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+def test_a_lost_member_fails_the_run(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await cluster.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in a.states())
         b.process.kill()
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         ended = a.ended()
         assert ended["state"] == "failed"
         assert ended["reason"].startswith("gpu-b was lost: its keeper was not heard for ")
         assert states(ended) == {"chief-0": "stopped", "worker-0": "lost"}
-        assert yard.left() == []
+        assert cluster.left() == []
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_lost_host_is_the_cause_where_its_peers_only_saw_connections_break(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        patience = {"heartbeat_s": 0.3, "lease_s": 4.0, "collect_s": 0.1}
-        a, b = await yard.add("gpu-a", "gpu-b", patience=patience)
+def test_a_lost_host_is_the_cause_of_its_peers_connection_errors(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        timeouts = {"heartbeat_s": 0.3, "lease_s": 4.0, "collect_s": 0.1}
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts=timeouts)
         failing = python(WHEN_TOLD + "raise ConnectionResetError('peer')")
-        await yard.begin(replica("chief-0", "gpu-a", failing), replica("worker-0", "gpu-b", FOREVER))
+        await cluster.begin(replica("chief-0", "gpu-a", failing), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in a.states())
         b.process.kill()
         b.process.wait()  # from here on the primary finds the connection broken
         (a.run_dir / "work" / "go").touch()
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         assert a.ended()["reason"] == "gpu-b was lost: the connection to its keeper broke"
         assert states(a.ended()) == {"chief-0": "failed", "worker-0": "lost"}
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_members_end_when_the_primary_is_lost(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
-        await yard.begin(
+def test_members_end_when_the_primary_is_lost(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
             replica("worker-0", "gpu-b", shell("trap '' TERM; while :; do sleep 1; done")),
         )
         await eventually(lambda: "running" in b.states())
         a.process.kill()
-        assert await b.gone() == 0
+        assert await b.exit_code() == 0
         ended = b.ended()
         assert ended["state"] == "failed"
         assert ended["reason"].startswith("the primary host gpu-a was lost: ")
         assert states(ended) == {"worker-0": "stopped"}
-        assert yard.left() == []
+        assert cluster.left() == []
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_frozen_member_is_lost_and_stops_its_own_ranks_when_it_thaws(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
-        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+def test_a_frozen_member_is_lost_and_stops_its_own_ranks_when_it_thaws(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await cluster.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())
         b.process.send_signal(signal.SIGSTOP)
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         assert a.ended()["reason"].startswith("gpu-b was lost")
         b.process.send_signal(signal.SIGCONT)
-        assert await b.gone() == 0
-        assert yard.left() == []
+        assert await b.exit_code() == 0
+        assert cluster.left() == []
 
-    play(story)
+    run_scenario(scenario)

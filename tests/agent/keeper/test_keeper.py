@@ -1,4 +1,4 @@
-"""The keeper as a process: small, still, indestructible by its own mistakes, at home in Python 3.9."""
+"""The keeper as a process: resources, internal errors, Python 3.9."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 
@@ -28,26 +28,26 @@ def _resident_kb(pid: int) -> int:
 
 
 @pytest.mark.skipif(not PYTHON_39.exists(), reason="there is no Python 3.9 here")
-def test_a_run_under_python_3_9(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", interpreter=str(PYTHON_39))
-        await yard.begin(
+def test_a_run_under_python_3_9(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", interpreter=str(PYTHON_39))
+        await cluster.begin(
             replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
             replica("worker-0", "gpu-b", FOREVER),
             ends_with="chief",
         )
         await eventually(lambda: "running" in b.states())
         (a.run_dir / "work" / "go").touch()
-        ended = await yard.end()
+        ended = await cluster.end()
         assert ended["state"] == "succeeded"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_keeper_is_small_and_still(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
-        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+def test_an_idle_keeper_uses_little_memory_and_no_cpu(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())
         before = _cpu_ticks(a.process.pid)
         await a.call("metrics")
@@ -58,70 +58,72 @@ def test_a_keeper_is_small_and_still(play: Play) -> None:
         for host in (a, b):
             assert _resident_kb(host.process.pid) < MOST_RESIDENT_KB
         await a.call("stop", reason="enough")
-        await yard.end()
+        await cluster.end()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_mistake_of_the_keeper_ends_the_run_with_a_sentence_and_its_log_has_the_rest(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
-        await yard.begin(
+def test_an_internal_error_of_the_keeper_ends_the_run_with_a_reason(
+    run_scenario: RunScenario,
+) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER), stop_grace_s="a while"
         )
         await eventually(lambda: "running" in b.states())
         await a.call("stop", reason="enough")
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         assert a.ended()["state"] == "failed"
         assert a.ended()["reason"].startswith("internal error of the run keeper on gpu-a: TypeError(")
         assert "Traceback" in a.log()
-        assert await b.gone() == 0
+        assert await b.exit_code() == 0
         assert b.ended()["state"] == "failed"
-        assert yard.left() == []
+        assert cluster.left() == []
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_after_a_mistake_nothing_is_decided_over_the_ranks_that_the_keeper_kills(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", FOREVER), stop_grace_s="a while", max_restarts=1)
+def test_ranks_killed_after_an_internal_error_are_not_restarted(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", FOREVER), stop_grace_s="a while", max_restarts=1)
         await eventually(lambda: "running" in a.states())
         await a.call("stop", reason="enough")
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         assert a.ended()["reason"].startswith("internal error of the run keeper on gpu-a: TypeError(")
         assert [(one["state"], one["reason"]) for one in a.ended()["replicas"]] == [("stopped", a.ended()["reason"])]
         assert not [event for event in a.journal() if event["event"] == "gang_restart"]
         assert "SIGKILL" not in (a.run_dir / "journal.jsonl").read_text()
-        assert yard.left() == []
+        assert cluster.left() == []
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_words_that_are_no_text_end_neither_the_keeper_nor_the_notification(play: Play) -> None:
-    said = '{"message": "caf\\\\udce9 \\\\ud83d \\\\u0000 nothing"}'
+def test_output_that_is_no_valid_text_is_journaled(run_scenario: RunScenario) -> None:
+    message = '{"message": "caf\\\\udce9 \\\\ud83d \\\\u0000 nothing"}'
 
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        fails = shell(f"printf '{said}' > $TORCHELASTIC_ERROR_FILE; exit 1")
-        await yard.begin(replica("worker-0", "gpu-a", fails), notify="printf '%s' \"$TORCHYARD_CAUSE\" > told")
-        ended = await yard.end()
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        fails = shell(f"printf '{message}' > $TORCHELASTIC_ERROR_FILE; exit 1")
+        await cluster.begin(replica("worker-0", "gpu-a", fails), notify="printf '%s' \"$TORCHYARD_CAUSE\" > notified")
+        ended = await cluster.end()
         assert ended["reason"] == "worker-0 on gpu-a: exited with 1: caf\udce9 \ud83d \0 nothing"
-        told = (a.run_dir / "work" / "told").read_text()
-        assert told == "worker-0 on gpu-a: exited with 1: caf\\udce9 \\ud83d  nothing"
+        notified = (a.run_dir / "work" / "notified").read_text()
+        assert notified == "worker-0 on gpu-a: exited with 1: caf\\udce9 \\ud83d  nothing"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_flood_of_output_passes_by_the_keeper(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_output_of_ranks_does_not_pass_through_the_keeper(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         before = _cpu_ticks(a.process.pid)
-        await yard.begin(replica("worker-0", "gpu-a", shell("seq 1 500000; while [ ! -e go ]; do sleep 0.01; done")))
+        await cluster.begin(replica("worker-0", "gpu-a", shell("seq 1 500000; while [ ! -e go ]; do sleep 0.01; done")))
         await eventually(lambda: a.output("worker-0").endswith("\n500000\n"))
         assert _cpu_ticks(a.process.pid) - before < os.sysconf("SC_CLK_TCK") / 2
         (a.run_dir / "work" / "go").touch()
-        await yard.end()
+        await cluster.end()
         assert a.output("worker-0").splitlines() == [str(number) for number in range(1, 500001)]
 
-    play(story)
+    run_scenario(scenario)

@@ -1,4 +1,4 @@
-"""Preparing and leaving again: nothing half-started is left."""
+"""Preparing a host, and giving up launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import SECRET, Host, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent import snapshot_store
@@ -33,15 +33,15 @@ def is_free(address: str, port: int) -> bool:
         return True
 
 
-def test_a_prepared_host_holds_what_it_says(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        told = a.prepared
-        assert told["pid"] == a.process.pid
-        assert told["run_dir"] == str(a.run_dir)
-        assert (told["address"], told["interface"]) == ("127.0.0.1", "lo")
-        assert len(told["ports"]) == 1
-        for port in (*told["ports"], told["gang_port"]):
+def test_a_prepared_host_holds_the_reported_resources(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        prepared = a.prepared
+        assert prepared["pid"] == a.process.pid
+        assert prepared["run_dir"] == str(a.run_dir)
+        assert (prepared["address"], prepared["interface"]) == ("127.0.0.1", "lo")
+        assert len(prepared["ports"]) == 1
+        for port in (*prepared["ports"], prepared["gang_port"]):
             assert not is_free("127.0.0.1", port)
         assert sorted(path.name for path in a.run_dir.iterdir() if path.is_dir()) == [
             "errors",
@@ -51,27 +51,27 @@ def test_a_prepared_host_holds_what_it_says(play: Play) -> None:
         ]
         assert (await a.call("status"))["state"] == "waiting"
 
-    play(story)
+    run_scenario(scenario)
 
 
-@pytest.mark.parametrize("how", ["abort", "nobody comes"])
-def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        gpu = f"GPU-{yard.mark}"
+@pytest.mark.parametrize("how", ["abort", "no start"])
+def test_an_aborted_launch_leaves_nothing(run_scenario: RunScenario, how: str) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        gpu = f"GPU-{cluster.mark}"
         waits = {} if how == "abort" else {"launch_lease_s": 1.0}
-        (a,) = await yard.add("gpu-a", patience=waits, gpus=[gpu])
-        told = a.prepared
+        (a,) = await cluster.add("gpu-a", timeouts=waits, gpus=[gpu])
+        prepared = a.prepared
         if how == "abort":
             await a.call("abort")
             assert not a.run_dir.exists()
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         assert not a.run_dir.exists()
-        for port in (*told["ports"], told["gang_port"]):
+        for port in (*prepared["ports"], prepared["gang_port"]):
             assert is_free("127.0.0.1", port)
         with socket.socket(socket.AF_UNIX) as probe:
             probe.bind(gpu_socket(gpu))
 
-    play(story)
+    run_scenario(scenario)
 
 
 def test_a_renewal_that_comes_late_or_is_lost_does_not_end_a_lease() -> None:
@@ -81,34 +81,34 @@ def test_a_renewal_that_comes_late_or_is_lost_does_not_end_a_lease() -> None:
 LEASE_S = 3.0
 
 
-def test_a_prepared_host_that_is_renewed_outlives_its_lease_and_ends_with_it(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", patience={"launch_lease_s": LEASE_S})
+def test_a_renewed_launch_outlives_its_lease_and_ends_with_it(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", timeouts={"launch_lease_s": LEASE_S})
         until = time.monotonic() + 2 * LEASE_S
         while time.monotonic() < until:
             await a.call("renew")
             await asyncio.sleep(LEASE_S / 30)
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         assert not a.run_dir.exists()
-        assert "no start, join or renewal of the launch came within 3 s" in a.log()
+        assert "no start, join or renewal of the launch within 3 s" in a.log()
         assert "Traceback" not in a.log()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_run_that_has_begun_has_no_lease(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, _ = await yard.add("gpu-a", "gpu-b", patience={"launch_lease_s": 1.0})
-        await yard.begin(*(replica(f"worker-{n}", f"gpu-{host}", shell("sleep 3")) for n, host in enumerate("ab")))
+def test_a_run_that_has_begun_has_no_lease(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, _ = await cluster.add("gpu-a", "gpu-b", timeouts={"launch_lease_s": 1.0})
+        await cluster.begin(*(replica(f"worker-{n}", f"gpu-{host}", shell("sleep 3")) for n, host in enumerate("ab")))
         await a.call("renew")  # one that the start has overtaken
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_keeper_that_was_stopped_hears_what_came_meanwhile_before_it_gives_up(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", patience={"launch_lease_s": LEASE_S})
+def test_a_suspended_keeper_handles_waiting_calls_before_its_lease(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", timeouts={"launch_lease_s": LEASE_S})
         a.process.send_signal(signal.SIGSTOP)
         renewing = asyncio.get_running_loop().create_task(a.call("renew"))
         await asyncio.sleep(2 * LEASE_S)  # which is what this test is about
@@ -116,18 +116,18 @@ def test_a_keeper_that_was_stopped_hears_what_came_meanwhile_before_it_gives_up(
         await renewing
         await a.call("abort")
 
-    play(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("method", ["warm", "prepare", "renew", "start", "join"])
-def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
+def test_calls_after_the_end_of_the_lease_are_refused(
     method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A keeper that leaves still answers for a moment."""
+    """An exiting keeper still answers for a moment."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.1))
-        await asyncio.wait_for(keeper._live(), 60)
+        await asyncio.wait_for(keeper._run(), 60)
         with pytest.raises(
             RpcError, match="gpu-a gave up the launch of run run: its desktop had not renewed it"
         ) as refusal:
@@ -135,15 +135,15 @@ def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
         assert refusal.value.code == "lease_lapsed"
         keeper._release()
 
-    asyncio.run(story())
-    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: exiting"]
+    asyncio.run(scenario())
+    assert caplog.messages == ["no start, join or renewal of the launch within 0 s: exiting"]
     caplog.clear()
 
 
 def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         may_end, ground = asyncio.Event(), MagicMock()
 
         async def slow(*_: object) -> MagicMock:
@@ -153,13 +153,13 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         monkeypatch.setattr("torchyard_agent.keeper.keeper.acquire", slow)
         keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.5))
         loop = asyncio.get_running_loop()
-        living = loop.create_task(keeper._live())
+        living = loop.create_task(keeper._run())
         preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
         for _ in range(50):  # in the loop that counts the silence: no load comes between
             await keeper.renew(MagicMock(), {})
             await asyncio.sleep(0.02)
-        assert not keeper._has_lapsed
-        while not keeper._has_lapsed:
+        assert not keeper._has_expired
+        while not keeper._has_expired:
             await asyncio.sleep(0.01)
         assert not living.done()  # what is being made is still to be removed
         may_end.set()
@@ -169,113 +169,113 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         keeper._release()
         ground.release.assert_called_once_with()
 
-    asyncio.run(story())
-    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: exiting"]
+    asyncio.run(scenario())
+    assert caplog.messages == ["no start, join or renewal of the launch within 0 s: exiting"]
     caplog.clear()
 
 
-def test_a_held_gpu_names_its_holder_and_nothing_is_left(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        gpu = f"GPU-{yard.mark}"
-        (a,) = await yard.add("gpu-a", gpus=[gpu])
-        rival = Host("gpu-b", yard.folder / "gpu-b", "rival", *yard.process)
-        yard.hosts["gpu-b"] = rival
+def test_a_held_gpu_names_its_holder_and_nothing_is_left(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        gpu = f"GPU-{cluster.mark}"
+        (a,) = await cluster.add("gpu-a", gpus=[gpu])
+        rival = Host("gpu-b", cluster.folder / "gpu-b", "rival", *cluster.process)
+        cluster.hosts["gpu-b"] = rival
         await rival.connect()
-        with pytest.raises(RpcError, match=f"GPU {gpu} is held by .* for run test \\({yard.run_id}\\)") as refusal:
+        with pytest.raises(RpcError, match=f"GPU {gpu} is held by .* for run test \\({cluster.run_id}\\)") as refusal:
             await rival.prepare(gpus=[gpu], data_address="127.0.0.2")
         assert refusal.value.code == "gpu_held"
-        assert await rival.gone() == 0
+        assert await rival.exit_code() == 0
         assert not rival.run_dir.exists()
         await a.call("abort")
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_gpus_and_ports_are_free_once_the_run_has_ended(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        gpu = f"GPU-{yard.mark}"
-        (a,) = await yard.add("gpu-a", gpus=[gpu])
-        await yard.begin(replica("worker-0", "gpu-a", shell("true")))
-        await yard.end()
+def test_gpus_and_ports_are_free_once_the_run_has_ended(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        gpu = f"GPU-{cluster.mark}"
+        (a,) = await cluster.add("gpu-a", gpus=[gpu])
+        await cluster.begin(replica("worker-0", "gpu-a", shell("true")))
+        await cluster.end()
         assert is_free("127.0.0.1", a.prepared["gang_port"])
         with socket.socket(socket.AF_UNIX) as probe:
             probe.bind(gpu_socket(gpu))
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_run_has_its_own_copy_of_the_code(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        source = yard.folder / "train.sh"
+def test_a_run_has_its_own_copy_of_the_code(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        source = cluster.folder / "train.sh"
         source.write_text("#!/bin/sh\necho trained >> result; cat train.sh > copy; echo '# changed' >> train.sh\n")
         sha256 = snapshot_store.hash_file(str(source))
         manifest = [
             {"path": "bin/train.sh", "mode": 0o755, "size": source.stat().st_size, "sha256": sha256},
             {"path": "train.sh", "link": "bin/train.sh"},
         ]
-        agent_dir = str(yard.folder / "gpu-a")
+        agent_dir = str(cluster.folder / "gpu-a")
         snapshot_store.Incoming(agent_dir, "test").put(sha256, source.read_bytes(), last=True)
         root = snapshot_store.seal(agent_dir, manifest)
         assert root == root_of(manifest)
-        (a,) = await yard.add("gpu-a", snapshot=root)
-        await yard.begin(replica("worker-0", "gpu-a", ["./train.sh"]))
-        assert (await yard.end())["state"] == "succeeded"
+        (a,) = await cluster.add("gpu-a", snapshot=root)
+        await cluster.begin(replica("worker-0", "gpu-a", ["./train.sh"]))
+        assert (await cluster.end())["state"] == "succeeded"
         work = a.run_dir / "work"
         assert (work / "result").read_text() == "trained\n"
         assert (work / "train.sh").is_symlink()
         assert os.access(work / "bin" / "train.sh", os.X_OK)
         assert snapshot_store.hash_file(snapshot_store.blob(agent_dir, sha256)) == sha256
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_snapshot_that_is_not_there_is_refused_and_nothing_is_left(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
+def test_a_snapshot_that_is_not_there_is_refused_and_nothing_is_left(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
         with pytest.raises(RpcError, match="the snapshot 000000000000 is not on this host"):
-            await yard.add("gpu-a", snapshot="0" * 64)
-        a = yard.hosts["gpu-a"]
-        assert await a.gone() == 0
+            await cluster.add("gpu-a", snapshot="0" * 64)
+        a = cluster.hosts["gpu-a"]
+        assert await a.exit_code() == 0
         assert not a.run_dir.exists()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_second_keeper_for_the_same_run_leaves_at_once(play: Play, tmp_path: Path) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        second = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
-        yard.hosts["second"] = second
-        assert await second.gone() == 1
+def test_a_second_keeper_for_the_same_run_leaves_at_once(run_scenario: RunScenario, tmp_path: Path) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        second = Host("gpu-a", cluster.folder / "gpu-a", cluster.run_id, *cluster.process)
+        cluster.hosts["second"] = second
+        assert await second.exit_code() == 1
         assert "has a keeper on this host already" in second.log()
         await a.call("abort")
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_what_does_not_fit_is_refused_with_a_sentence(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_an_invalid_plan_is_refused(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         with pytest.raises(RpcError, match="the plan does not fit"):
-            await yard.begin(replica("worker-0", "gpu-z", shell("true")))
+            await cluster.begin(replica("worker-0", "gpu-z", shell("true")))
         with pytest.raises(RpcError, match="is prepared here already"):
             await a.prepare()
-        await yard.begin(replica("worker-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")))
+        await cluster.begin(replica("worker-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")))
         with pytest.raises(RpcError, match="has begun"):
             await a.call("abort")
         await eventually(lambda: "running" in a.states())
         (a.run_dir / "work" / "go").touch()
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
 
-    play(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("how", ["abort", "the daemon goes"])
-def test_what_ends_while_it_is_prepared_leaves_nothing_either(play: Play, how: str) -> None:
-    async def story(yard: KeeperCluster) -> None:
+def test_a_launch_that_ends_during_its_preparation_leaves_nothing(run_scenario: RunScenario, how: str) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
         manifest = [{"path": f"folder/{number}", "link": "nowhere"} for number in range(20000)]
-        root = snapshot_store.seal(str(yard.folder / "gpu-a"), manifest)
-        a = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
-        yard.hosts["gpu-a"] = a
+        root = snapshot_store.seal(str(cluster.folder / "gpu-a"), manifest)
+        a = Host("gpu-a", cluster.folder / "gpu-a", cluster.run_id, *cluster.process)
+        cluster.hosts["gpu-a"] = a
         await a.connect()
         preparing = asyncio.get_running_loop().create_task(a.prepare(snapshot=root))
         await eventually(lambda: (a.run_dir / "work" / "folder").exists())
@@ -285,30 +285,30 @@ def test_what_ends_while_it_is_prepared_leaves_nothing_either(play: Play, how: s
             a.connection.close()
         with pytest.raises(RpcError, match=r"aborted while it was prepared|the connection ended before"):
             await preparing
-        assert await a.gone() == 0
+        assert await a.exit_code() == 0
         assert not a.run_dir.exists()
         assert "Traceback" not in a.log()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_abort_before_preparing_is_no_wait(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
-        yard.hosts["gpu-a"] = a
+def test_abort_before_prepare_does_not_wait(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a = Host("gpu-a", cluster.folder / "gpu-a", cluster.run_id, *cluster.process)
+        cluster.hosts["gpu-a"] = a
         await a.connect()
         await a.call("abort")
-        assert await a.gone(5) == 0
+        assert await a.exit_code(5) == 0
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_stop_in_the_same_breath_as_start_is_heard(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_a_stop_right_after_start_is_carried_out(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         forever = replica("worker-0", "gpu-a", shell("exec sleep 1000"))
-        await asyncio.gather(yard.begin(forever), a.call("stop", reason="at once"))
-        ended = await yard.end()
+        await asyncio.gather(cluster.begin(forever), a.call("stop", reason="at once"))
+        ended = await cluster.end()
         assert (ended["state"], ended["reason"]) == ("stopped", "at once")
 
-    play(story)
+    run_scenario(scenario)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import KeeperCluster, python, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.log_index import RECORD
@@ -16,15 +16,15 @@ def report(**metrics):
 """
 
 
-def test_a_run_on_three_hosts_succeeds_and_every_host_knows(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b, c = await yard.add("gpu-a", "gpu-b", "gpu-c")
-        await yard.begin(
+def test_a_run_on_three_hosts_succeeds_in_all_journals(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b, c = await cluster.add("gpu-a", "gpu-b", "gpu-c")
+        await cluster.begin(
             replica("chief-0", "gpu-a", shell("echo chief; pwd; echo $TOKEN")),
             replica("worker-0", "gpu-b", shell("echo worker")),
             replica("worker-1", "gpu-c", shell("echo one; echo two >&2"), shell("echo second")),
         )
-        ended = await yard.end()
+        ended = await cluster.end()
         assert (ended["state"], ended["reason"]) == ("succeeded", "")
         assert {one["name"]: (one["host"], one["state"], one["exit_code"]) for one in ended["replicas"]} == {
             "chief-0": ("gpu-a", "succeeded", 0),
@@ -40,43 +40,43 @@ def test_a_run_on_three_hosts_succeeds_and_every_host_knows(play: Play) -> None:
             assert host.states()[-1] == "succeeded"
         assert "hush" not in (a.run_dir / "journal.jsonl").read_text() + (a.run_dir / "run.json").read_text()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_the_keeper_notes_when_each_rank_wrote(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_the_keeper_notes_when_each_rank_wrote(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         index = a.run_dir / "logs" / "worker-0.log.times"
         noted = f"while [ ! -e {index} ]; do sleep 0.01; done; sleep 0.02; echo two"
-        await yard.begin(replica("worker-0", "gpu-a", shell(f"echo one; {noted}; sleep 600")))
+        await cluster.begin(replica("worker-0", "gpu-a", shell(f"echo one; {noted}; sleep 600")))
         await eventually(lambda: index.exists() and index.stat().st_size == 2 * RECORD)
         (size, first), (whole, second) = (line.split() for line in index.read_text().splitlines())
         assert (size, whole) == ("4", "8")
         assert float(first) < float(second)
         await a.call("stop", force=True)
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_the_journal_numbers_its_lines_and_pokes_those_who_listen(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", shell("true")))
-        await yard.end()
+def test_the_journal_numbers_its_lines_and_notifies_clients(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", shell("true")))
+        await cluster.end()
         events = a.journal()
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert len({event["epoch"] for event in events}) == 1
         assert [event["time"] for event in events] == sorted(event["time"] for event in events)
         worker = [event["state"] for event in events if event["event"] == "replica_state"]
         assert worker == ["pending", "starting", "running", "succeeded"]
-        await eventually(lambda: a.pokes == len(events))
+        await eventually(lambda: a.notifications == len(events))
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
+def test_reports_reach_the_primary_and_the_end_of_the_journal(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
         wait = "import time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
         work = (
             REPORTS
@@ -84,7 +84,7 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> Non
             + wait
             + "report(step=7, loss=float('nan'), throughput=8.0, accuracy=0.75)"
         )
-        await yard.begin(
+        await cluster.begin(
             replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
             replica("worker-0", "gpu-b", python(work)),
         )
@@ -100,7 +100,7 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> Non
         assert there["metrics"]["worker-0"]["loss"] == 2.5
         for host in (a, b):
             (host.run_dir / "work" / "go").touch()
-        ended = await yard.end()
+        ended = await cluster.end()
         last = [event for event in a.journal() if event["event"] == "report"][-1]
         assert (last["step"], last["loss"], last.get("not_finite")) in ((1, 2.5, None), (7, None, ["loss"]))
         assert ended["metrics"]["worker-0"] == {
@@ -109,49 +109,49 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> Non
         }
         assert 0 <= ended["timings"]["started_s"] <= ended["timings"]["first_step_s"] <= ended["timings"]["ended_s"]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_the_chief_ends_the_run_where_ends_with_says_so(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        await yard.add("gpu-a", "gpu-b")
-        await yard.begin(
+def test_ends_with_chief_ends_the_run_with_the_chief(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(
             replica("chief-0", "gpu-a", shell("sleep 0.2")),
             replica("ps-0", "gpu-b", shell("sleep 1000")),
             replica("worker-0", "gpu-b", shell("exec sleep 1000")),
             ends_with="chief",
         )
-        ended = await yard.end()
+        ended = await cluster.end()
         assert ended["state"] == "succeeded"
         assert [one["state"] for one in ended["replicas"]] == ["succeeded", "stopped", "stopped"]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_an_evaluator_that_fails_ends_nothing(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(
+def test_an_evaluator_that_fails_ends_nothing(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(
             replica("worker-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
             replica("evaluator-0", "gpu-a", shell("echo no checkpoint; exit 3")),
         )
         await eventually(lambda: any(event.get("state") == "failed" for event in a.journal()))
         (a.run_dir / "work" / "go").touch()
-        ended = await yard.end()
+        ended = await cluster.end()
         assert ended["state"] == "succeeded"
         evaluator = ended["replicas"][1]
         assert (evaluator["state"], evaluator["exit_code"]) == ("failed", 3)
         assert evaluator["reason"] == "exited with 3; its last line was: no checkpoint"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_setup_lines_run_in_the_shell_that_becomes_the_rank(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_setup_lines_run_in_the_shell_that_becomes_the_rank(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         setup = ["export GREETING='hello there'", "cd /", "greet() { echo $GREETING; }", "greet"]
-        await yard.begin(replica("worker-0", "gpu-a", shell('echo "$GREETING $0 $1"; pwd')), setup=setup)
-        assert (await yard.end())["state"] == "succeeded"
+        await cluster.begin(replica("worker-0", "gpu-a", shell('echo "$GREETING $0 $1"; pwd')), setup=setup)
+        assert (await cluster.end())["state"] == "succeeded"
         assert a.output("worker-0") == "hello there\nhello there /bin/sh \n/\n"
 
-    play(story)
+    run_scenario(scenario)

@@ -1,4 +1,4 @@
-"""Other users of a host, who bind the names of abstract sockets before or after their owner does."""
+"""Other users of a host that bind the names of abstract sockets before or after their owner does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from torchyard_agent import ssh_bridge, unix_socket_rpc
 from torchyard_agent.daemon.runs import Runs
@@ -52,15 +52,15 @@ def squatter(*names: str, kind: str = "SOCK_STREAM", backlog: int = 8) -> Iterat
             process.kill()
 
 
-def test_no_name_of_a_run_can_be_foreseen(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        scope = paths.scope(str(yard.folder / "gpu-a"))
-        foreseen = [f"torchyard/{os.getuid()}/{scope}/{what}/{yard.run_id}" for what in ("run", "report")]
+def test_the_socket_names_of_a_run_are_random(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        scope = paths.scope(str(cluster.folder / "gpu-a"))
+        foreseen = [f"torchyard/{os.getuid()}/{scope}/{what}/{cluster.run_id}" for what in ("run", "report")]
         with squatter(*foreseen), squatter(*foreseen, kind="SOCK_DGRAM"):
-            (a,) = await yard.add("gpu-a")
-            await yard.begin(replica("worker-0", "gpu-a", shell("echo $TORCHYARD_REPORT")))
+            (a,) = await cluster.add("gpu-a")
+            await cluster.begin(replica("worker-0", "gpu-a", shell("echo $TORCHYARD_REPORT")))
             served = control_socket.read(str(a.run_dir))
-            ended = await yard.end()
+            ended = await cluster.end()
         assert ended["state"] == "succeeded", ended
         reported_at = a.output("worker-0").strip()
         assert served is not None
@@ -68,34 +68,34 @@ def test_no_name_of_a_run_can_be_foreseen(play: Play) -> None:
         assert RANDOM.fullmatch(reported_at[1:])
         assert served[1:] != reported_at[1:]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_killed_keepers_name_in_another_users_hands_is_no_keeper(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_a_name_bound_by_another_user_is_no_keeper(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         name = control_socket.read(str(a.run_dir))
         assert name is not None
         assert control_socket.is_alive(str(a.run_dir))
         a.process.kill()
-        await a.gone()
+        await a.exit_code()
         with squatter(name[1:]):
             assert not control_socket.is_alive(str(a.run_dir))
-            shown = await Runs(a.agent_dir, "gpu-a").show(yard.run_id)
+            shown = await Runs(a.agent_dir, "gpu-a").show(cluster.run_id)
         assert (shown["alive"], shown["died"]) == (False, "its keeper died")
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_keeper_that_leaves_withdraws_its_name(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", shell("true")))
-        await yard.end()
-        await a.gone()
+def test_an_exiting_keeper_withdraws_its_name(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", shell("true")))
+        await cluster.end()
+        await a.exit_code()
         assert not os.path.lexists(paths.keeper_note(str(a.run_dir)))
 
-    play(story)
+    run_scenario(scenario)
 
 
 def daemons_name(agent_dir: Path) -> str:
@@ -111,14 +111,14 @@ def test_the_user_who_holds_the_daemons_name_is_named(tmp_path: Path) -> None:
     (answer,) = answers
     assert answer["error"] == (
         f"the agent could not be started: the name @{daemons_name(tmp_path)} is held by a process of user nobody "
-        "(UID 65534); ask them, or the host's administrator, to end it"
+        "(UID 65534); ask the user or the host's administrator to end it"
     )
 
 
 def test_a_daemons_name_whose_holder_accepts_no_connection_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_bridge, "UP_WITHIN_S", 0.5)
+    monkeypatch.setattr(ssh_bridge, "START_DEADLINE_S", 0.5)
     answers: list[dict[str, Any]] = []
     name = daemons_name(tmp_path)
     with squatter(name, backlog=0), socket.socket(socket.AF_UNIX) as waiting:
@@ -141,7 +141,7 @@ def test_of_two_keepers_of_a_run_the_first_is_found_until_it_ends(tmp_path: Path
     assert control_socket.read(folder) == names[1]
 
 
-def test_a_keeper_that_accepts_nothing_is_not_taken_for_gone() -> None:
+def test_a_keeper_that_accepts_no_connections_counts_as_alive() -> None:
     name = paths.random_socket(os.getuid())
 
     async def connect() -> None:

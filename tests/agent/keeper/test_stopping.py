@@ -1,4 +1,4 @@
-"""Stopping: whatever a run has started is gone before it is called stopped."""
+"""Stopping: a run is stopped only once all its processes have ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import KeeperCluster, python, replica, shell
 from tests.waiting import eventually, wait_until
 
@@ -37,61 +37,61 @@ time.sleep(1000)
 """
 
 
-def test_stop_gives_ranks_time_to_save(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
-        await yard.begin(
+def test_stop_gives_ranks_time_to_save(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(
             replica("chief-0", "gpu-a", python(SAVING)), replica("worker-0", "gpu-b", shell("sleep 1000; true"))
         )
         await eventually(lambda: "running" in a.states() and "ready" in a.output("chief-0"))
         await b.call("stop", reason="lee pressed Stop")
-        ended = await yard.end()
+        ended = await cluster.end()
         assert (ended["state"], ended["reason"]) == ("stopped", "lee pressed Stop")
         assert [(one["state"], one["exit_code"]) for one in ended["replicas"]] == [("stopped", 0), ("stopped", -15)]
         assert a.output("chief-0") == "ready\nsaved\n"
         assert a.states() == ["waiting", "starting", "running", "stopping", "stopped"]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_what_a_shell_started_has_the_grace_too(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_children_of_a_shell_have_the_grace(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         (a.run_dir / "work" / "save.py").write_text(SAVING)
         wrapped = shell(f"{python('')[0]} save.py; true")
-        await yard.begin(replica("chief-0", "gpu-a", wrapped))
+        await cluster.begin(replica("chief-0", "gpu-a", wrapped))
         await eventually(lambda: "running" in a.states() and "ready" in a.output("chief-0"))
         await a.call("stop", reason="enough")
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
         assert a.output("chief-0") == "ready\nsaved\n"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_nothing_survives_not_even_a_daemon_that_ignores_sigterm(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", python(STUBBORN)), stop_grace_s=0.3)
+def test_a_daemon_that_ignores_sigterm_is_killed(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", python(STUBBORN)), stop_grace_s=0.3)
         await eventually(lambda: (a.run_dir / "work" / "orphan").exists())
         await a.call("stop", reason="enough")
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
 
-    play(story)
-
-
-def test_a_daemon_left_by_a_run_that_succeeded_is_gone_too(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", shell("setsid sh -c 'trap \"\" TERM; sleep 1000' & exit 0")))
-        assert (await yard.end())["state"] == "succeeded"
-
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_second_stop_with_force_waits_no_longer(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
-        await yard.begin(
+def test_a_daemon_of_a_successful_run_is_killed(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", shell("setsid sh -c 'trap \"\" TERM; sleep 1000' & exit 0")))
+        assert (await cluster.end())["state"] == "succeeded"
+
+    run_scenario(scenario)
+
+
+def test_a_second_stop_with_force_ends_the_grace(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(
             replica("chief-0", "gpu-a", python(STUBBORN)),
             replica("worker-0", "gpu-b", python(STUBBORN)),
             stop_grace_s=600,
@@ -101,31 +101,31 @@ def test_a_second_stop_with_force_waits_no_longer(play: Play) -> None:
         await eventually(lambda: "stopping" in b.states())
         began = time.monotonic()
         await b.call("stop", reason="now", force=True)
-        ended = await yard.end()
+        ended = await cluster.end()
         assert time.monotonic() - began < 30, "and not the grace of ten minutes"
         assert (ended["state"], ended["reason"]) == ("stopped", "enough")
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_stopped_process_is_ended_as_well(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", shell("kill -STOP $$")))
+def test_a_stopped_process_is_ended_as_well(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", shell("kill -STOP $$")))
         await eventually(lambda: "running" in a.states())
         await a.call("stop", reason="enough")
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
 
-    play(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs root, and cgroup v1's freezer")
-def test_a_process_that_cannot_be_killed_is_named_and_waited_for(play: Play) -> None:
+def test_a_process_that_cannot_be_killed_is_named_and_waited_for(run_scenario: RunScenario) -> None:
     frozen = FREEZER / f"torchyard-test-{os.getpid()}"
 
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", patience={"stuck_after_s": 0.5})
-        await yard.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000")))
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", timeouts={"stuck_after_s": 0.5})
+        await cluster.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000")))
         await eventually(lambda: "running" in a.states())
         [pid] = (await a.call("metrics"))["pids"]["worker-0"]
         # The kernel keeps it in state D, as it keeps one that waits for a dead disk or NFS server.
@@ -133,91 +133,91 @@ def test_a_process_that_cannot_be_killed_is_named_and_waited_for(play: Play) -> 
         (frozen / "freezer.state").write_text("FROZEN")
         await a.call("stop", reason="enough", force=True)
 
-        await eventually(lambda: "which the kernel has not let go yet" in a.journal()[-1].get("reason", ""))
+        await eventually(lambda: "which the kernel has not ended yet" in a.journal()[-1].get("reason", ""))
         assert f"waiting on gpu-a for PID {pid} (" in a.journal()[-1]["reason"]
         assert a.states()[-1] == "stopping"
 
         (frozen / "freezer.state").write_text("THAWED")
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
 
     frozen.mkdir()
     try:
-        play(story)
+        run_scenario(scenario)
     finally:
         (frozen / "freezer.state").write_text("THAWED")
         wait_until(lambda: not (frozen / "cgroup.procs").read_text())
         frozen.rmdir()
 
 
-def test_stop_before_the_run_has_begun_ends_it_as_stopped(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
+def test_stop_before_the_run_has_begun_ends_it_as_stopped(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
         await a.call("stop", reason="changed my mind")
-        ended = await yard.end()
+        ended = await cluster.end()
         assert (ended["state"], ended["reason"]) == ("stopped", "changed my mind")
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_stop_while_members_are_awaited_does_not_wait_for_them(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"join_within_s": 20})
+def test_stop_while_members_are_awaited_does_not_wait_for_them(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"join_within_s": 20})
         b.process.kill()
-        await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-b", FOREVER), joining=False)
+        await cluster.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-b", FOREVER), joining=False)
         await a.call("stop", reason="enough")
-        assert await a.gone(15) == 0
+        assert await a.exit_code(15) == 0
         assert a.ended()["state"] == "stopped"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_sigterm_to_a_keeper_ends_the_run_in_good_order(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
-        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+def test_sigterm_to_a_keeper_stops_the_run(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in b.states())
         b.process.terminate()
-        ended = await yard.end()
+        ended = await cluster.end()
         assert ended["state"] == "stopped"
         assert "gpu-b" in ended["reason"]
         assert a.states()[-1] == "stopped"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_member_that_comes_after_the_run_was_stopped_leaves_at_once(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
-        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER), joining=False)
+def test_a_member_that_joins_after_the_stop_exits(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER), joining=False)
         await a.call("stop", reason="changed my mind", force=True)
         await eventually(a.ended)
 
         await b.call("join", primary=a.member)
 
-        assert await b.gone() == 0
+        assert await b.exit_code() == 0
         assert (b.ended()["state"], b.ended()["reason"]) == ("stopped", "changed my mind")
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_host_counts_as_stopped_only_once_its_gpus_have_let_go(play: Play, tmp_path: Path) -> None:
+def test_a_host_is_swept_only_once_its_gpus_are_released(run_scenario: RunScenario, tmp_path: Path) -> None:
     library, values = build_fake_nvml(tmp_path / "nvml"), tmp_path / "values"
     write_gpus(values, [FakeGpu("GPU-1")])
     environment = {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_FILE": str(values)}
 
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", environment=environment)
-        await yard.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000"), gpus=["GPU-1"]))
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", environment=environment)
+        await cluster.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000"), gpus=["GPU-1"]))
         await eventually(lambda: "running" in a.states())
         [pid] = (await a.call("metrics"))["pids"]["worker-0"]
         stranger = os.getpid()
         write_gpus(values, [FakeGpu("GPU-1", compute=[(pid, 600), (stranger, 100)])])
         await a.call("stop", reason="enough", force=True)
-        await eventually(lambda: not yard.left())
+        await eventually(lambda: not cluster.left())
         with pytest.raises(AssertionError, match="not within"):
             await eventually(a.ended, within_s=1.0)
         write_gpus(values, [FakeGpu("GPU-1", compute=[(stranger, 100)])])
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
 
-    play(story)
+    run_scenario(scenario)

@@ -1,4 +1,4 @@
-"""The fake NVML, built once for all tests that need no special one."""
+"""The fake NVML, built once for all tests that use the standard one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def nvml_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpu_file(tmp_path: Path) -> Path:
-    """The file that tells the fake NVML what to say."""
+    """The file with the values of the fake NVML."""
     return tmp_path / "gpus"
 
 

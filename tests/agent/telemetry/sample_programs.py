@@ -24,7 +24,7 @@ for line in sys.stdin:
 
 
 class Conversation:
-    """A Python process in which the agent can be imported, spoken to a line at a time."""
+    """A Python process that imports the agent and runs one line at a time."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self._process = process

@@ -1,4 +1,4 @@
-"""What sampling costs: run as a program by the tests and by hand.
+"""The cost of sampling, measured by a program for tests and developers.
 
     LD_LIBRARY_PATH=… FAKE_NVML_FILE=… python -I -S sampling_cost.py AGENT_FOLDER SAMPLES REPLICAS
 

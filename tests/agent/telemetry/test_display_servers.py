@@ -1,4 +1,4 @@
-"""Display servers are known by their executables, and not by what a process calls itself."""
+"""Display servers are recognized by their executables, not by process names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to install
 
 @pytest.fixture
 def start() -> Iterator[Callable[[Path], int]]:
-    """PID of what runs an executable."""
+    """PID of a process that runs an executable."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(path: Path) -> int:
@@ -36,19 +36,21 @@ def start() -> Iterator[Callable[[Path], int]]:
 
 @pytest.fixture
 def installed() -> Iterator[Path]:
-    """An executable of root's in a folder that only root may write to, as `/usr/bin` is."""
+    """An executable of root in a folder that only root may write, such as `/usr/bin`."""
     with tempfile.TemporaryDirectory(dir="/opt") as folder:
         Path(folder).chmod(0o755)
         yield Path(shutil.copy(SLEEP, Path(folder, "Xorg")))
 
 
 @needs_root
-def test_an_executable_of_roots_draws(installed: Path, start: Callable[[Path], int]) -> None:
+def test_an_executable_of_root_is_a_display_server(installed: Path, start: Callable[[Path], int]) -> None:
     assert is_display_server(start(installed)) is True
 
 
 @needs_root
-def test_one_that_an_upgrade_has_replaced_still_draws(installed: Path, start: Callable[[Path], int]) -> None:
+def test_an_executable_that_an_upgrade_has_replaced_is_a_display_server(
+    installed: Path, start: Callable[[Path], int]
+) -> None:
     pid = start(installed)
     installed.unlink()
     shutil.copy(SLEEP, installed)
@@ -57,7 +59,9 @@ def test_one_that_an_upgrade_has_replaced_still_draws(installed: Path, start: Ca
 
 @needs_root
 @pytest.mark.parametrize("change", ["name", "file writable", "folder writable", "owner"])
-def test_what_a_user_could_have_put_there_does_not(change: str, installed: Path, start: Callable[[Path], int]) -> None:
+def test_an_executable_that_a_user_could_have_written_is_none(
+    change: str, installed: Path, start: Callable[[Path], int]
+) -> None:
     if change == "name":
         installed = installed.rename(installed.with_name("train"))
     elif change == "file writable":
@@ -69,7 +73,7 @@ def test_what_a_user_could_have_put_there_does_not(change: str, installed: Path,
     assert is_display_server(start(installed)) is False
 
 
-def test_a_process_that_has_gone_draws_nothing() -> None:
+def test_an_ended_process_is_no_display_server() -> None:
     assert is_display_server(2**22 + 1) is False
 
 
@@ -84,13 +88,13 @@ def test_a_process_that_has_gone_draws_nothing() -> None:
         (None, "python", False, False),
     ],
 )
-def test_the_name_counts_only_where_the_executable_cannot_be_seen(
+def test_the_name_counts_only_if_the_executable_is_hidden(
     display_server: bool | None, name: str, computes: bool, draws: bool
 ) -> None:
     assert draws_screen(display_server, name, computes) is draws
 
 
-def test_a_listed_process_is_told_with_it() -> None:
+def test_a_listed_process_has_the_verdict() -> None:
     process: dict[str, Any] = {"pid": os.getpid(), "memory_mb": 1, "computes": True}
     Owners().describe(process, 0.0)
     assert (process["draws_screen"], process["user"]) == (False, Path("/proc/self").owner())

@@ -1,4 +1,4 @@
-"""What `hosts check` says of a host: with real interpreters, good, bad and absent."""
+"""The facts of a host, with real interpreters: working, broken and missing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_host_with_torch_has_no_problem(tmp_path: Path) -> None:
 
 def test_torch_is_found_without_importing_it() -> None:
     before = time.process_time() + sum(os.times()[2:4])
-    assert training_python.look(sys.executable).torch
+    assert training_python.find(sys.executable).torch
     # Importing torch costs seconds of CPU.
     assert time.process_time() + sum(os.times()[2:4]) - before < 1.0
 
@@ -65,7 +65,7 @@ def test_a_torch_that_was_built_in_place_is_found_by_its_version_file(
     (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.9.0a0+git1234'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert training_python.look("/usr/bin/python3").torch == "2.9.0a0+git1234"
+    assert training_python.find("/usr/bin/python3").torch == "2.9.0a0+git1234"
 
 
 def test_a_python_without_torch_is_a_problem_that_names_it(tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ def test_a_python_that_is_too_old_is_a_problem(tmp_path: Path, version: str) -> 
     assert found["problems"][0]["message"].startswith(f"{python} is Python {version}, too old")
 
 
-def test_a_path_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+def test_a_missing_interpreter_is_a_problem(tmp_path: Path) -> None:
     found = host_facts(str(tmp_path / "none"), str(tmp_path))
     assert codes(found) == ["python_missing"]
     assert found["python"] == {"path": str(tmp_path / "none"), "version": None}
 
 
-def test_a_program_that_is_no_python_is_a_problem_in_its_own_words(tmp_path: Path) -> None:
+def test_a_program_that_is_no_python_is_a_problem_with_its_output(tmp_path: Path) -> None:
     liar = script(tmp_path / "python", "#!/bin/sh\necho 'module torch/2.4 not found' >&2\nexit 3\n")
     found = host_facts(liar, str(tmp_path))
     assert codes(found) == ["python_broken"]
@@ -107,9 +107,7 @@ def test_a_file_that_cannot_be_executed_is_a_problem(tmp_path: Path) -> None:
     assert codes(found) == ["python_broken"]
 
 
-def test_an_interpreter_that_hangs_is_given_up_with_all_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_that_hangs_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_python, "PROBE_S", 2.0)
     hanging = script(tmp_path / "python", f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path}/child\nwait\n")
     began = time.monotonic()
@@ -119,9 +117,9 @@ def test_an_interpreter_that_hangs_is_given_up_with_all_it_started(
     wait_until(lambda: ProcessTrees().sample({"child": [child]}, 1.0)["child"]["processes"] == 0)
 
 
-def test_an_interpreter_that_prints_noise_is_understood(tmp_path: Path) -> None:
+def test_other_output_of_an_interpreter_is_ignored(tmp_path: Path) -> None:
     noisy = script(tmp_path / "python", f'#!/bin/sh\nprintf "activating..."\nexec {sys.executable} "$@"\n')
-    assert training_python.look(noisy).torch
+    assert training_python.find(noisy).torch
 
 
 def test_home_and_variables_in_the_path_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +134,7 @@ def test_without_a_path_the_logins_python3_is_taken_and_else_its_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert training_python.look(None).problem == {
+    assert training_python.find(None).problem == {
         "code": "python_missing",
         "message": "neither python3 nor python is on the PATH",
         "hint": "Set `python` of this host in the fleet file to the interpreter that has torch.",
@@ -147,7 +145,7 @@ def test_without_a_path_the_logins_python3_is_taken_and_else_its_python(
     assert training_python.resolve(None) == python3
 
 
-def test_an_interpreter_is_asked_once_until_its_packages_change(tmp_path: Path) -> None:
+def test_an_interpreter_is_run_once_until_its_packages_change(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
     asked = tmp_path / "asked"
@@ -155,13 +153,13 @@ def test_an_interpreter_is_asked_once_until_its_packages_change(tmp_path: Path) 
         tmp_path / "python",
         f'#!/bin/sh\necho once >> {asked}\nPYTHONPATH={packages} exec /usr/bin/python3 -S "$@"\n',
     )
-    assert training_python.look(python).torch is None
-    assert training_python.look(python).torch is None
+    assert training_python.find(python).torch is None
+    assert training_python.find(python).torch is None
     assert asked.read_text() == "once\n"
     (packages / "torch-2.13.0.dist-info").mkdir()
     (packages / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0\n")
     os.utime(packages, (1, 1))  # whatever the clock's grain
-    assert training_python.look(python).torch == "2.13.0"
+    assert training_python.find(python).torch == "2.13.0"
     assert asked.read_text() == "once\nonce\n"
 
 
@@ -178,7 +176,7 @@ def test_device_files_without_the_library_are_a_problem(tmp_path: Path) -> None:
     problem = nvml_problem("it cannot be loaded", (str(device),))
     assert problem is not None
     assert problem["code"] == "nvml_missing"
-    assert problem["message"].endswith("cannot be looked at: it cannot be loaded")
+    assert problem["message"].endswith("NVML does not work: it cannot be loaded")
 
 
 def test_gpus_and_their_driver_are_facts_and_a_lost_one_is_a_problem(

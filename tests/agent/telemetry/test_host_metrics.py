@@ -1,4 +1,4 @@
-"""The host's counters and limits, compared with what other tools of the system say."""
+"""The host's counters and limits, compared with other tools of the system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_agent.telemetry.host_metrics import HostMeter, data_interfaces, d
 BUSY = "print('ready', flush=True)\nwhile True: pass"
 
 
-def test_a_sample_holds_what_the_host_is_doing(tmp_path: Path) -> None:
+def test_a_sample_has_the_metrics_of_the_host(tmp_path: Path) -> None:
     meter = HostMeter(str(tmp_path), time.monotonic())
     with program(BUSY):
         time.sleep(0.3)  # what is measured is a rate, so some time has to pass
@@ -80,7 +80,7 @@ def test_memory_file_systems_have_no_disk() -> None:
     assert HostMeter("/dev/shm", 1.0).sample(2.0)["disk_written_bytes_s"] is None
 
 
-def test_space_for_a_folder_that_is_not_there_yet_is_that_of_its_parent(tmp_path: Path) -> None:
+def test_free_space_of_a_missing_folder_is_that_of_its_parent(tmp_path: Path) -> None:
     there, absent = free_space_gb(str(tmp_path)), free_space_gb(str(tmp_path / "a" / "b"))
     assert there is not None
     assert absent is not None
@@ -105,7 +105,7 @@ def lay(root: Path, files: dict[str, str]) -> str:
     return str(membership)
 
 
-def test_limits_of_version_2_count_also_when_a_group_above_sets_them(tmp_path: Path) -> None:
+def test_limits_of_version_2_include_those_of_parent_groups(tmp_path: Path) -> None:
     membership = lay(
         tmp_path,
         {

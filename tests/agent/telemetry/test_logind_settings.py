@@ -1,4 +1,4 @@
-"""Hosts that end what a login has started when the login is over."""
+"""Hosts that end the processes of a login at its logout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_host_that_kills_user_processes_is_found(tmp_path: Path) -> None:
     assert ends_with_login(systemd(tmp_path, KILLS), "lee")
 
 
-def test_who_lingers_is_spared(tmp_path: Path) -> None:
+def test_a_lingering_user_is_spared(tmp_path: Path) -> None:
     root = systemd(tmp_path, KILLS)
     (tmp_path / "var/lib/systemd/linger").mkdir(parents=True)
     (tmp_path / "var/lib/systemd/linger/lee").touch()
@@ -35,18 +35,18 @@ def test_who_lingers_is_spared(tmp_path: Path) -> None:
     assert ends_with_login(root, "kim")
 
 
-def test_the_default_spares_everybody_and_root_is_spared_by_default(tmp_path: Path) -> None:
+def test_by_default_no_user_is_affected_and_root_is_excluded(tmp_path: Path) -> None:
     assert not ends_with_login(systemd(tmp_path / "a"), "lee")
     assert not ends_with_login(systemd(tmp_path / "b", KILLS), "root")
 
 
-def test_a_drop_in_goes_over_the_main_file(tmp_path: Path) -> None:
+def test_a_drop_in_overrides_the_main_file(tmp_path: Path) -> None:
     root = systemd(tmp_path, KILLS, keep="KillUserProcesses=no")
     assert not ends_with_login(root, "lee")
 
 
 @pytest.mark.parametrize(("rule", "kills"), [("KillOnlyUsers=kim", False), ("KillExcludeUsers=lee", False)])
-def test_rules_about_users_are_heeded(tmp_path: Path, rule: str, kills: bool) -> None:
+def test_settings_for_users_are_applied(tmp_path: Path, rule: str, kills: bool) -> None:
     assert ends_with_login(systemd(tmp_path, f"{KILLS}\n{rule}"), "lee") is kills
 
 

@@ -1,4 +1,4 @@
-"""NVML through a real shared library in a real process: what it says, and what it cannot say."""
+"""NVML through a real shared library in a real process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEWER = [
     "nvmlDeviceGetConfComputeMemSizeInfo",
     "nvmlDeviceGetRunningProcessDetailList",
 ]
-"""What a driver of 2021 does not have."""
+"""Functions that a driver of 2021 lacks."""
 MUCH_NEWER = [
     *NEWER,
     "nvmlDeviceGetComputeRunningProcesses_v2",
@@ -38,7 +38,7 @@ def open_nvml(python: Conversation) -> None:
     python.say("nvml = Nvml()")
 
 
-def test_every_value_of_a_gpu_is_told(nvml_environment: dict[str, str], gpu_file: Path) -> None:
+def test_every_value_of_a_gpu_is_sampled(nvml_environment: dict[str, str], gpu_file: Path) -> None:
     gpu = FakeGpu("GPU-a", throttling=0x1 | 0x4 | 0x40, ecc_errors=2, compute=[(11, 500)], graphics=[(12, None)])
     write_gpus(gpu_file, [gpu, FakeGpu("GPU-b", name="NVIDIA A100", memory_mb=40960)])
     with conversation(nvml_environment) as python:
@@ -68,7 +68,7 @@ def test_every_value_of_a_gpu_is_told(nvml_environment: dict[str, str], gpu_file
     assert (second["index"], second["uuid"], second["name"], second["memory_mb"]) == (1, "GPU-b", "NVIDIA A100", 40960)
 
 
-def test_what_a_gpu_has_suffered_is_told(nvml_environment: dict[str, str], gpu_file: Path) -> None:
+def test_the_health_of_a_gpu_is_reported(nvml_environment: dict[str, str], gpu_file: Path) -> None:
     worn = FakeGpu("GPU-b", bus=0xAF, ecc_errors=7, repair_pending=True, repair_failed=True, compute=[(11, 500)])
     write_gpus(gpu_file, [FakeGpu("GPU-a"), worn, FakeGpu("GPU-c", lost=True)], cuda=13010)
     fine = {"bus_id": "0000:3b:00", "ecc_errors": 0, "repair_pending": False, "repair_failed": False, "problem": None}
@@ -89,7 +89,7 @@ def test_what_a_gpu_has_suffered_is_told(nvml_environment: dict[str, str], gpu_f
     assert "fallen off the bus" in lost["problem"]
 
 
-def test_what_an_older_driver_does_not_tell_is_unknown(tmp_path: Path, gpu_file: Path) -> None:
+def test_values_that_an_older_driver_lacks_are_unknown(tmp_path: Path, gpu_file: Path) -> None:
     missing = ["nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetTotalEccErrors"]
     folder = build_fake_nvml(tmp_path / "nvml", without=[*missing, "nvmlSystemGetCudaDriverVersion_v2"])
     write_gpus(gpu_file, [FakeGpu("GPU-a", repair_pending=True)])
@@ -126,7 +126,7 @@ def test_a_process_that_computes_and_draws_counts_once(nvml_environment: dict[st
     ],
     ids=["now", "535.43", "510", "470", "418"],
 )
-def test_processes_are_read_rightly_whatever_the_driver_writes(
+def test_processes_are_read_in_every_format_of_the_driver(
     tmp_path: Path, gpu_file: Path, without: tuple[str, ...], protected: bool
 ) -> None:
     folder = build_fake_nvml(tmp_path / "nvml", without=without, protected_field=protected)
@@ -136,11 +136,11 @@ def test_processes_are_read_rightly_whatever_the_driver_writes(
         (gpu,) = python.say("(nvml.sample())")
     assert [(process["pid"], process["memory_mb"]) for process in gpu["processes"]] == [*PROCESSES, (7, 9)]
     assert (gpu["utilisation"], gpu["memory_mb"], gpu["problem"]) == (37, 81559, None)
-    # Only the newer function tells what the driver keeps for itself apart.
+    # Only the newer function separates the memory that the driver reserves.
     assert gpu["memory_used_mb"] == (1024 + 620 if "nvmlDeviceGetMemoryInfo_v2" in without else 1024)
 
 
-def test_more_processes_than_there_was_room_for_are_all_told(nvml_environment: dict[str, str], gpu_file: Path) -> None:
+def test_a_process_list_beyond_the_buffer_is_complete(nvml_environment: dict[str, str], gpu_file: Path) -> None:
     many = [(1000 + number, number) for number in range(300)]
     write_gpus(gpu_file, [FakeGpu("GPU-a", compute=many)])
     with conversation(nvml_environment) as python:
@@ -149,7 +149,7 @@ def test_more_processes_than_there_was_room_for_are_all_told(nvml_environment: d
     assert [(process["pid"], process["memory_mb"]) for process in processes] == many
 
 
-def test_what_a_gpu_does_not_support_is_none_and_the_rest_is_told(
+def test_unsupported_values_are_none_and_the_others_are_sampled(
     nvml_environment: dict[str, str], gpu_file: Path
 ) -> None:
     unsupported = {
@@ -172,7 +172,7 @@ def test_what_a_gpu_does_not_support_is_none_and_the_rest_is_told(
     assert (gpu["memory_used_mb"], gpu["sm_clock_mhz"], gpu["problem"]) == (1644, 1755, None)
 
 
-def test_a_lost_gpu_becomes_a_sentence_and_the_others_go_on(nvml_environment: dict[str, str], gpu_file: Path) -> None:
+def test_a_lost_gpu_has_a_problem_and_the_others_are_sampled(nvml_environment: dict[str, str], gpu_file: Path) -> None:
     write_gpus(gpu_file, [FakeGpu("GPU-a"), FakeGpu("GPU-b")])
     with conversation(nvml_environment) as python:
         open_nvml(python)
@@ -187,7 +187,7 @@ def test_a_lost_gpu_becomes_a_sentence_and_the_others_go_on(nvml_environment: di
     assert back[1]["problem"] is None
 
 
-def test_a_gpu_that_is_lost_from_the_start_is_told_too(nvml_environment: dict[str, str], gpu_file: Path) -> None:
+def test_a_gpu_that_is_lost_from_the_start_has_a_problem(nvml_environment: dict[str, str], gpu_file: Path) -> None:
     write_gpus(gpu_file, [FakeGpu("GPU-a", lost=True), FakeGpu("GPU-b")])
     with conversation(nvml_environment) as python:
         open_nvml(python)
@@ -216,7 +216,7 @@ def test_a_host_without_the_library_has_no_nvml() -> None:
         assert python.say("(Nvml.open() is None)")
 
 
-def test_a_driver_that_does_not_start_says_why(nvml_environment: dict[str, str], gpu_file: Path) -> None:
+def test_a_driver_that_does_not_start_raises_the_reason(nvml_environment: dict[str, str], gpu_file: Path) -> None:
     write_gpus(gpu_file, [FakeGpu("GPU-a")], init=18)
     source = (
         f"import sys; sys.path.insert(0, {str(AGENT)!r})\n"
@@ -226,13 +226,13 @@ def test_a_driver_that_does_not_start_says_why(nvml_environment: dict[str, str],
         "except NvmlUnavailable as error: print(error)\n"
     )
     environment = {**os.environ, **nvml_environment}
-    said = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout == "NVML does not start: Driver/library version mismatch (NVML error 18)\n"
+    result = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == "NVML does not start: Driver/library version mismatch (NVML error 18)\n"
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU")
-def test_the_real_library_says_what_nvidia_smi_says() -> None:
+def test_the_real_library_agrees_with_nvidia_smi() -> None:
     query = "index,uuid,name,memory.total,temperature.gpu"
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

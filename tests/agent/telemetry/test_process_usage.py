@@ -1,4 +1,4 @@
-"""Process trees as they are: real children, threads and zombies."""
+"""Process trees with real children, threads and zombies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 from tests.agent.telemetry.sample_programs import program
 from tests.waiting import wait_until
 from torchyard_agent.telemetry import process_usage
-from torchyard_agent.telemetry.process_owners import UNKNOWN, Owners, owner, user_name
-from torchyard_agent.telemetry.process_usage import ProcessTrees, descendants, descendants_by_parent
+from torchyard_agent.telemetry.process_owners import UNKNOWN, Owners, user_name
+from torchyard_agent.telemetry.process_tree import descendants
+from torchyard_agent.telemetry.process_usage import ProcessTrees
 
 FAMILY = """
 import os, sys, threading, time
@@ -103,8 +104,8 @@ def test_both_ways_of_finding_children_agree(children_files: bool) -> None:
         assert set(trees.replica_of()) == set(descendants([root.pid]))
 
 
-def test_the_table_of_parents_gives_a_tree_in_which_nobody_is_twice() -> None:
-    assert descendants_by_parent([1, 2], {1: [2, 3], 3: [4], 9: [10]}) == [1, 2, 3, 4]
+def test_a_table_of_children_gives_a_tree_without_duplicates() -> None:
+    assert descendants([1, 2], table={1: [2, 3], 3: [4], 9: [10]}) == [1, 2, 3, 4]
 
 
 def test_a_busy_process_uses_one_cpu_and_its_memory_is_counted() -> None:
@@ -143,7 +144,7 @@ def test_a_new_child_is_found_and_a_zombie_no_longer_counts() -> None:
         wait_until(lambda: trees.sample(replicas, float(next(now)))["worker-0"]["processes"] == 1)
 
 
-def test_a_replica_that_has_ended_is_nothing_and_one_that_is_not_asked_for_is_forgotten() -> None:
+def test_an_ended_replica_is_empty_and_an_unrequested_one_is_forgotten() -> None:
     child = subprocess.Popen(["sleep", "600"])
     trees = ProcessTrees()
     assert trees.sample({"worker-0": [child.pid]}, 1.0)["worker-0"]["processes"] == 1
@@ -154,7 +155,7 @@ def test_a_replica_that_has_ended_is_nothing_and_one_that_is_not_asked_for_is_fo
     assert trees.replica_of() == {}
 
 
-def test_no_file_of_a_process_stays_open_once_nobody_asks_for_it() -> None:
+def test_files_of_unrequested_processes_are_closed() -> None:
     trees = ProcessTrees()
     with program(FAMILY) as root:
         pids = descendants([root.pid])
@@ -173,7 +174,7 @@ def test_more_processes_than_files_may_be_open_are_measured_too(monkeypatch: pyt
 
 
 def test_a_process_has_an_owner_and_a_name() -> None:
-    assert owner(os.getpid()) == getpass.getuser() == user_name(os.getuid())
+    assert Owners().of(os.getpid(), 0.0)[0] == getpass.getuser() == user_name(os.getuid())
     child = subprocess.Popen(["sleep", "600"])
     try:
         wait_until(lambda: Owners().of(child.pid, 0.0) == (getpass.getuser(), "sleep"))
@@ -183,11 +184,11 @@ def test_a_process_has_an_owner_and_a_name() -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
-def test_the_owner_is_the_user_of_the_process_not_of_the_one_who_asks() -> None:
+def test_the_owner_is_the_user_of_the_process_not_of_the_caller() -> None:
     child = subprocess.Popen(["sleep", "600"], user=65534)
     try:
         wait_until(lambda: Owners().of(child.pid, 0.0)[1] == "sleep")
-        assert owner(child.pid) == user_name(65534) == "nobody"
+        assert Owners().of(child.pid, 0.0)[0] == user_name(65534) == "nobody"
     finally:
         child.kill()
         child.wait()
@@ -195,8 +196,8 @@ def test_the_owner_is_the_user_of_the_process_not_of_the_one_who_asks() -> None:
 
 def test_a_pid_that_cannot_be_seen_is_unknown() -> None:
     beyond = 2**22 + 1  # no Linux gives PIDs above
-    assert owner(beyond) == UNKNOWN
+    assert Owners().of(beyond, 0.0)[0] == UNKNOWN
 
 
-def test_a_uid_without_a_name_is_told_by_its_number() -> None:
+def test_a_uid_without_a_name_is_shown_as_a_number() -> None:
     assert user_name(3_999_999_999) == "3999999999"

@@ -27,6 +27,6 @@ def test_a_log_without_them(tmp_path: Path) -> None:
     assert xid_errors.xids(str(tmp_path / "kmsg")) == {}
 
 
-def test_a_log_that_nobody_may_read_is_not_an_empty_one(tmp_path: Path) -> None:
+def test_an_unreadable_log_is_not_an_empty_one(tmp_path: Path) -> None:
     assert xid_errors.xids(str(tmp_path / "nothing")) is None
     assert xid_errors.xids(str(tmp_path)) is None

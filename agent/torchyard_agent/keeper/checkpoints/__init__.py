@@ -1,1 +1,1 @@
-"""Checkpoints on hosts: their folders, their copies on other hosts, and what a restart begins with."""
+"""Checkpoints on hosts: their folders, their copies on other hosts, and their restoration before a restart."""

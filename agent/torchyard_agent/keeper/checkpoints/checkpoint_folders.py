@@ -1,4 +1,4 @@
-"""Checkpoint folders on this host's disk: which are complete, which are removed, and how a new run inherits them.
+"""Checkpoint folders on this host's disk: completeness, removal, and inheritance by a new run.
 
 `torchyard_roles.checkpoints` writes them: `step-000000001200/`, renamed into place once complete, with a
 `checkpoint.json` that lists its files and their sizes. The agent does not read the other files' contents.
@@ -15,8 +15,7 @@ from typing import Any
 
 NAME = re.compile(r"step-\d{12}")
 FINAL = "-final"
-"""Suffix of the name of a checkpoint that its chief has marked as the last of its run: it is copied again with the
-mark."""
+"""Suffix of a checkpoint that its chief has marked as the last of the run; it is copied again with the mark."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 """Folder of the parts that ranks and servers save on their own hosts."""
@@ -30,12 +29,12 @@ MAX_ABOUT = 8 * 1024 * 1024
 
 
 def checkpoints_dir(run_dir: str) -> str:
-    """TORCHYARD_CHECKPOINTS if the hosts share no folder: among the run's outputs, which can be fetched."""
+    """TORCHYARD_CHECKPOINTS if the hosts share no folder: in the run's outputs, which desktops can fetch."""
     return os.path.join(run_dir, "outputs", "checkpoints")
 
 
 def is_file_name(name: object) -> bool:
-    """Whether this is a valid name of a checkpoint's file: it must not lead out of the folder."""
+    """Whether this is a valid name of a checkpoint's file, which cannot lead out of the folder."""
     return isinstance(name, str) and _FILE.fullmatch(name) is not None
 
 
@@ -100,7 +99,7 @@ def _names(folder: str) -> list[str]:
 
 
 def keep_newest(folder: str, count: int = KEPT) -> None:
-    """Removes all complete checkpoints but the newest `count`; failures are ignored."""
+    """Removes complete checkpoints except the newest `count`; failures are ignored."""
     complete = [name for name in _names(folder) if files_of(os.path.join(folder, name)) is not None]
     for name in complete[: max(0, len(complete) - count)]:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
@@ -126,10 +125,10 @@ def clear_scratch(folder: str) -> None:
 
 
 def seed(old_run_dir: str, run_dir: str) -> str:
-    """Gives a new run the newest complete checkpoint of an older run on this host, and its ranks' parts.
+    """Links an older run's newest complete checkpoint on this host, and its ranks' parts, into a new run.
 
-    Files are hard-linked if the file system can: they are never written again. Returns the checkpoint's name; empty if
-    the old run left none here (its parts are still used, such as a server's shard). Raises OSError.
+    The files are never written again, so hard links suffice where the file system has them. Returns the checkpoint's
+    name; empty if there is none here (parts are linked all the same, such as a server's shard). Raises OSError.
     """
     there, here = checkpoints_dir(old_run_dir), checkpoints_dir(run_dir)
     name = newest(there)

@@ -66,7 +66,7 @@ class CheckpointSender:
         self.scan()
 
     def scan(self) -> None:
-        """Reads from the chief's folder what it has saved."""
+        """Looks for a new checkpoint in the chief's folder."""
         name = checkpoint_folders.newest(self._folder, self._run_id)
         if name != self._replication.newest:
             self._take(replication_policy.on_saved(self._replication, name))
@@ -91,7 +91,7 @@ class CheckpointSender:
             self._arrived.set()
 
     def on_fetched(self, host: str, name: str, problem: str) -> None:
-        """A member has copied a checkpoint, or cannot."""
+        """A member has copied a checkpoint, or failed to."""
         self._on_result(host, name, problem)
         log.log(logging.WARNING if problem else logging.INFO, "%s to %s: %s", name, host, problem or "copied")
         decide = replication_policy.on_refused if problem else replication_policy.on_copied
@@ -121,26 +121,25 @@ class CheckpointSender:
             try:
                 await asyncio.wait_for(self._arrived.wait(), max(0.0, left_s))
             except asyncio.TimeoutError:
-                self._on_result(
-                    host, one.name, f"it could not be brought from {one.host} within {BRING_WITHIN_S:.0f} s"
-                )
+                problem = f"it could not be copied from {one.host} within {BRING_WITHIN_S:.0f} s"
+                self._on_result(host, one.name, problem)
                 return
             finally:
                 self._awaited = None
             self.scan()
             is_here = self._replication.newest >= one.name
-            self._on_result(host, one.name, "" if is_here else f"it could not be brought from {one.host}")
+            self._on_result(host, one.name, "" if is_here else f"it could not be copied from {one.host}")
             if not is_here:
                 failed.append(one.host)
 
     async def serve(self, stream: Stream, introduction: Message) -> None:
-        """Serves a member's connection, which copies a checkpoint from this host or to it."""
+        """Serves a connection on which a member copies a checkpoint from this host or to it."""
         host, name = str(introduction.get("carry")), str(introduction.get("name"))
         try:
             folder = checkpoint_folders.name_in(name)
             if folder is None:
                 return
-            stream.give_way()
+            stream.mark_as_bulk()
             stream.send({"welcome": name})
             if introduction.get("brings"):
                 if self._awaited == (host, name):
@@ -191,52 +190,48 @@ class CheckpointReceiver:
 
     async def _fetch(self, name: str, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await asyncio.wait({before})  # it closes its files first
+            await asyncio.wait({before})  # until it has closed its files
         try:
-            problem = await self._try("fetched", name, self._fetch_once)
+            problem = await self._retry(name, brings=False)
             if not problem:
                 checkpoint_folders.keep_newest(self._folder)
         finally:
             checkpoint_folders.clear_scratch(self._folder)
         self._send(CheckpointFetched(name, problem))
 
-    async def _fetch_once(self, name: str) -> None:
-        stream, _ = await self._dial({"carry": self._host, "name": name})
-        try:
-            stream.give_way()
-            await file_transfer.receive(stream, self._folder, checkpoint_folders.name_in(name) or "")
-        finally:
-            stream.abort()
-
     async def _bring(self, name: str) -> None:
-        problem = await self._try("brought", name, self._bring_once)
+        problem = await self._retry(name, brings=True)
         if problem:
             self._send(CheckpointNotBrought(name, problem))
 
-    async def _bring_once(self, name: str) -> None:
-        stream, _ = await self._dial({"carry": self._host, "name": name, "brings": True})
-        try:
-            stream.give_way()
-            await file_transfer.send(stream, os.path.join(self._folder, checkpoint_folders.name_in(name) or ""))
-        finally:
-            stream.abort()
-
-    async def _try(self, done: str, name: str, once: Callable[[str], Awaitable[None]]) -> str:
-        """Retries after broken connections. Returns why the transfer failed; empty if it did not."""
-        problem = ""
+    async def _retry(self, name: str, *, brings: bool) -> str:
+        """Transfers a checkpoint, and resumes after broken connections. Returns the problem; empty if it succeeded."""
+        direction, problem = "to the primary" if brings else "from the primary", ""
         for pause_s in (*RETRY_S, None):
             try:
-                await once(name)
-                log.info("%s %s", done, name)
+                await self._transfer(name, brings)
+                log.info("copied %s %s", name, direction)
                 return ""
             except TransferError as error:
                 return str(error)
             except NETWORK_ERRORS as error:
                 problem = str(error) or type(error).__name__
-                log.info("%s was not %s: %s", name, done, problem)
+                log.info("copying %s %s was interrupted: %s", name, direction, problem)
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
-        return f"the connection broke off again and again ({problem})"
+        return f"the connection broke repeatedly ({problem})"
+
+    async def _transfer(self, name: str, brings: bool) -> None:
+        folder = checkpoint_folders.name_in(name) or ""
+        stream, _ = await self._dial({"carry": self._host, "name": name, "brings": brings})
+        try:
+            stream.mark_as_bulk()
+            if brings:
+                await file_transfer.send(stream, os.path.join(self._folder, folder))
+            else:
+                await file_transfer.receive(stream, self._folder, folder)
+        finally:
+            stream.abort()
 
     def close(self) -> None:
         for task in (self._fetching, self._bringing):

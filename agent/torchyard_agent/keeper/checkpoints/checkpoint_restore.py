@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointRestore:
-    """`host` is the chief's. `order` sends a message to a host; `on_problem` is called if no checkpoint was copied."""
+    """`host` is the chief's. `order` sends a message to a host; `on_problem` is called if the restoration fails."""
 
     def __init__(
         self,

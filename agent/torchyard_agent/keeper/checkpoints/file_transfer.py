@@ -1,4 +1,4 @@
-"""Transfers folders of files over authenticated connections, which never delay the heartbeats of the gang link.
+"""Transfers checkpoints over authenticated connections of their own, so that heartbeats are not delayed.
 
 The sender lists its files with their sizes; the receiver requests one after the other, from the offset that it has
 already, and gets frames of `PIECE` bytes, then the SHA-256 of the whole file. Only requested data is sent, and never
@@ -33,19 +33,19 @@ from torchyard_agent.protocol.authenticated_transport import AuthenticationError
 
 PIECE = 256 * 1024
 STALLED_S = 15.0
-"""A transfer without progress for so long is aborted."""
+"""A transfer without progress for this time is aborted."""
 RESERVED = 64 * 1024 * 1024
-"""Bytes of a receiver's disk that stay free for its logs."""
+"""Bytes of a receiver's disk that are kept free for its logs."""
 
 
 class TransferError(Exception):
-    """A transfer that an immediate retry would not help: a full disk, a checkpoint that was removed."""
+    """A failure that an immediate retry would not cure: a full disk, a checkpoint that was removed."""
 
 
 async def send(stream: Stream, folder: str) -> int:
     """Sends the complete checkpoint in `folder`; returns its size in bytes.
 
-    Its files are opened first: the chief may remove it meanwhile. Raises TransferError or one of NETWORK_ERRORS.
+    All files are opened first, since the chief may remove them. Raises TransferError or one of NETWORK_ERRORS.
     """
     files = checkpoint_folders.files_of(folder)
     with contextlib.ExitStack() as opened:
@@ -63,7 +63,7 @@ async def send(stream: Stream, folder: str) -> int:
             try:
                 request = await _within(stream, stream.receive())
             except NETWORK_ERRORS:
-                if sent == set(files):  # the receiver has all files, and is syncing its disk or has hung up
+                if sent == set(files):  # the receiver has all files, and syncs its disk or has disconnected
                     return sum(files.values())
                 raise
             if "problem" in request:
@@ -72,7 +72,7 @@ async def send(stream: Stream, folder: str) -> int:
                 return sum(files.values())
             name, start = request.get("file"), request.get("from")
             if name not in handles or not isinstance(start, int) or not 0 <= start <= files[name]:
-                raise AuthenticationError("it was asked for a file that is not offered")
+                raise AuthenticationError("the receiver requested a file that is not offered")
             await _send_file(stream, handles[name], start, files[name])
             sent.add(name)
 
@@ -129,7 +129,7 @@ async def _receive(stream: Stream, folder: str, name: str) -> int:
         await _receive_file(stream, os.path.join(scratch, file), file, size)
     with _disk(folder):
         if checkpoint_folders.files_of(scratch) is None:
-            raise TransferError(f"{name} is not whole where it came from")
+            raise TransferError(f"{name} is incomplete on the host that sent it")
         await uncancelled(in_a_thread(_publish, scratch, os.path.join(folder, name)))
     return sum(files.values())
 
@@ -139,10 +139,10 @@ def _offered(offer: Message) -> dict[str, int]:
         raise TransferError(str(offer["problem"]))
     files: Any = offer.get("files")
     if not isinstance(files, dict) or not files or len(files) > checkpoint_folders.MAX_FILES + 1:
-        raise AuthenticationError("the other side does not say which files a checkpoint has")
+        raise AuthenticationError("the sender does not list the checkpoint's files")
     for name, size in files.items():
         if not checkpoint_folders.is_file_name(name) or not isinstance(size, int) or size < 0:
-            raise AuthenticationError("the other side offers a file that no checkpoint has")
+            raise AuthenticationError("the sender offers a file that no checkpoint has")
     return files
 
 
@@ -166,7 +166,7 @@ async def _receive_file(stream: Stream, path: str, name: str, size: int) -> None
         while done < size:
             data = await _within(stream, stream.receive_piece())
             if not data or len(data) > size - done:
-                raise AuthenticationError("more of a file came than was announced")
+                raise AuthenticationError("the sender sent more of a file than it announced")
             with _disk(path):
                 _write(handle, data, done)
             digest.update(data)
@@ -176,11 +176,11 @@ async def _receive_file(stream: Stream, path: str, name: str, size: int) -> None
         os.close(handle)
     if digest_sent != digest.hexdigest():
         with contextlib.suppress(OSError):
-            # A disk error, or another save of the same step: the next attempt starts over. The file may be a link to
-            # an older copy, which stays unchanged; the empty file keeps _reuse from linking it again.
+            # A disk error, or another save of the same step: the next attempt starts over. The file may be a hard link
+            # to an older copy, which stays unchanged; the empty file prevents _reuse from linking it again.
             os.unlink(path)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        raise AuthenticationError(f"{name} has not the SHA-256 that it was sent with")
+        raise AuthenticationError(f"{name} does not match the SHA-256 that was sent with it")
 
 
 def _write(handle: int, data: bytes, at: int) -> None:
@@ -210,7 +210,7 @@ def _publish(scratch: str, target: str) -> None:
 
 
 def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
-    """Links the unchanged files of an older copy, so that they are only hashed and not sent."""
+    """Links files of an older copy with the same size, so that unchanged ones are only hashed and not sent."""
     for name, size in files.items():
         old, new = os.path.join(target, name), os.path.join(scratch, name)
         with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
 
 @contextlib.contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """Turns errors of the disk into TransferError, apart from those of the network."""
+    """Raises disk errors as TransferError, to distinguish them from network errors."""
     try:
         yield
     except OSError as error:
@@ -229,7 +229,7 @@ def _disk(path: str) -> Iterator[None]:
 
 
 async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:
-    """Awaits `doing`, and aborts the connection after STALLED_S without progress, which ends the wait.
+    """Awaits `doing`; aborts the connection after STALLED_S, which ends the wait.
 
     wait_for() is not used: before Python 3.12 it loses a cancellation that arrives together with the result.
     """

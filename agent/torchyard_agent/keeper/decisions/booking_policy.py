@@ -13,7 +13,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 NEWER_BY_S = 60.0
-"""How much younger than the run a calendar must be before a missing booking counts as deleted."""
+"""How much newer than the run a calendar must be before a missing booking counts as deleted."""
 
 
 class OwnBooking(NamedTuple):
@@ -63,7 +63,7 @@ def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now
 def next_step(
     warned: Warned | None, must: Deadline | None, now: float, *, warn_s: float, notice_s: float, grace_s: float
 ) -> tuple[Warned | None, str, float | None]:
-    """(the warning given so far, `warn`, `stop` or "", when to ask again).
+    """(the last warning, `warn`, `stop` or "", when to call this again).
 
     The warning is due `warn_s` before the deadline. The stop is due early enough for the grace to end by the deadline,
     but never less than `notice_s` after the warning.
@@ -85,7 +85,7 @@ class StartVerdict(NamedTuple):
     """Whether a run may begin now."""
 
     only_if_idle: bool = False
-    """It is unknown whose turn it is: the run may begin only if no process uses the GPUs."""
+    """It is unknown whether the GPUs are booked: the run may begin only if no process uses them."""
     refused: str = ""
     """Why it must not begin."""
     booking_gone: bool = False
@@ -94,7 +94,7 @@ class StartVerdict(NamedTuple):
 def may_begin(
     own: OwnBooking | None, gpus: Collection[str], known: Calendar | None, submitted: float, now: float
 ) -> StartVerdict:
-    """Decides about a run's start. `submitted`: when the run was handed to its keepers."""
+    """Decides about a run's start. `submitted`: when the keepers received the run."""
     if known is None or not known.is_fresh(now):
         return StartVerdict(only_if_idle=True)
     if own is not None:

@@ -15,7 +15,7 @@ class Cause(NamedTuple):
     consequence: bool = False
     """A connection error: likely the result of another replica's failure, so chosen last."""
     curable: bool = True
-    """Whether a restart can help; not where the program is missing, for example."""
+    """Whether a restart can help; False if the program is missing, for example."""
 
 
 class HostJoined(NamedTuple):
@@ -46,7 +46,7 @@ class ReplicaEnded(NamedTuple):
 
 
 class LinkBroken(NamedTuple):
-    """The connection to a host's keeper ended; it may come back within the lease."""
+    """The connection to a host's keeper ended; the keeper may reconnect within the lease."""
 
     host: str
 
@@ -79,7 +79,7 @@ class GangCleared(NamedTuple):
 
 
 class StartDue(NamedTuple):
-    """The start time of a scheduled run has come. `only_if_idle`: it is unknown whether the GPUs are the run's now."""
+    """The start time of a scheduled run. `only_if_idle`: it is unknown whether the GPUs are booked for the run."""
 
     only_if_idle: bool
 
@@ -104,7 +104,7 @@ class HostSwept(NamedTuple):
 
 
 class StopRequested(NamedTuple):
-    """The user, or the end of the run's booking, asks for the run's end; with `force`, without grace."""
+    """The user, or the end of the run's booking, requires the run's end; with `force`, without grace."""
 
     reason: str
     force: bool = False

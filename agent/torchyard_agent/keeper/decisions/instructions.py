@@ -17,7 +17,7 @@ GRACE = "grace"
 GANG_GRACE = "gang_grace"
 """Timer: the same within a gang that will be restarted."""
 EXPLAIN = "explain"
-"""Timer: the time is over in which the loss of a server may turn out to be the cause of its trainers' failure."""
+"""Timer: the time is over in which the loss of a server may be found as the cause of its trainers' failure."""
 HOST_WAIT = "host_wait"
 """Timer: the wait for a lost host is over."""
 
@@ -64,7 +64,7 @@ class NotifyUser(NamedTuple):
 
 
 class AcquireGpus(NamedTuple):
-    """A host locks the run's GPUs and reports when it has them, or what is using them."""
+    """A host locks the run's GPUs and reports when it has them, or which process uses them."""
 
     host: str
     only_if_idle: bool

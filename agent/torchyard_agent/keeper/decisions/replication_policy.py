@@ -1,11 +1,11 @@
 """Decides which host gets which checkpoint, for `checkpoints.checkpoint_replication`. Pure.
 
-The chief saves to its own host's disk. If the hosts share no folder for checkpoints, its newest complete one is copied
-to the hosts of the evaluators, which score it, and to one peer, so that the loss of the chief's host does not lose the
-training. The chief's host is the primary's.
+The chief saves to the disk of its own host, which is the primary's. If the hosts share no folder for checkpoints, the
+newest complete one is copied to the hosts of the evaluators, which score it, and to one peer, so that the training
+survives the loss of the chief's host.
 
 A newer checkpoint replaces an older one whose transfer is under way, but not twice in a row to the same host: otherwise
-a chief that saves faster than the network transfers would prevent any copy from completing.
+no copy would complete if the chief saves faster than the network transfers.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def on_copied(replication: Replication, host: str, name: str) -> Decided:
 
 
 def on_refused(replication: Replication, host: str, name: str) -> Decided:
-    """A checkpoint could not be copied to a host: it is not tried again there, the next one is."""
+    """A checkpoint could not be copied to a host: only the next one is tried there."""
     route = replication.route(host)
     if route is None:
         return replication, []

@@ -6,13 +6,14 @@
 Two generations of a gang never run at once: it is restarted only when all connected hosts have reported that no process
 of it is left, and all others have been silent for longer than their lease and the end of their ranks take.
 
-Trainers are restarted only once all servers and reducers are up, including those that had ended because the trainers
-had: otherwise they would lose one restart after the other to a missing server.
+Trainers are restarted only once all servers and reducers are up, including those that had ended after the trainers:
+otherwise the trainers would use up their restarts while a server is missing.
 """
 
 from __future__ import annotations
 
 from torchyard_agent.keeper.decisions import instructions
+from torchyard_agent.keeper.decisions.events import GangCleared
 from torchyard_agent.keeper.decisions.state import (
     CLEARING,
     FAILING,
@@ -28,17 +29,17 @@ from torchyard_agent.keeper.decisions.state import (
 )
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
-TIDY_S = 0.5
+LEFTOVERS_GRACE_S = 0.5
 """Grace for processes left behind by failed ranks."""
 SAFETY_S = 1.0
-"""Added to a lost host's lease and the end of its ranks: clocks are read at different moments."""
+"""Added to a lost host's lease and the end of its ranks, since the hosts measure the time independently."""
 
 
-def take_failure(step: Step, gang: Gang, failure: Failure) -> bool:
-    """Returns whether the gang handles the failure by a restart; if not, the run ends."""
+def handle_failure(step: Step, gang: Gang, failure: Failure) -> bool:
+    """Begins the gang's restart if it can handle the failure; returns whether. If not, the run ends."""
     if step.run.outcome is not None:
         return False
-    _remember(step, gang, failure)
+    _remember_root(step, gang, failure)
     if gang.phase == FAILING:
         step.set_gang(gang.name, failures=(*gang.failures, failure))
         return True
@@ -54,7 +55,7 @@ def take_failure(step: Step, gang: Gang, failure: Failure) -> bool:
     return True
 
 
-def _remember(step: Step, gang: Gang, failure: Failure) -> None:
+def _remember_root(step: Step, gang: Gang, failure: Failure) -> None:
     """Keeps a server's failure as the possible cause of its trainers' failures."""
     if not failure.consequence and any(one.gang == gang.name for one in step.run.servers()):
         step.set(roots=(*step.recent_roots(), Root(step.now, failure)))
@@ -65,10 +66,9 @@ def _trains(run: Run, gang: Gang) -> bool:
 
 
 def _is_unexplained(step: Step, gang: Gang) -> bool:
-    """Whether trainers failed over a lost connection to a server whose own failure may still become known.
+    """Whether trainers failed because of a lost connection to a server whose own failure may still become known.
 
-    If the server's host was cut off, its loss is known only after the lease. Trainers that were restarted before would
-    fail again.
+    If the server's host was cut off, its loss is known only after the lease; trainers restarted earlier fail again.
     """
     if not step.run.servers() or not _trains(step.run, gang):
         return False
@@ -87,13 +87,14 @@ def on_grace(step: Step, gang: Gang, generation: int) -> None:
         step.end([one for one in members if one.state is not ReplicaState.STOPPING], KILL_AFTER_S)
 
 
-def on_cleared(step: Step, host: str, gang: Gang, generation: int) -> None:
-    if gang.generation == generation:
-        step.set_gang(gang.name, clearing=tuple(name for name in gang.clearing if name != host))
+def on_cleared(step: Step, event: GangCleared) -> None:
+    gang = step.run.gang(event.gang)
+    if gang.generation == event.generation:
+        step.set_gang(gang.name, clearing=tuple(name for name in gang.clearing if name != event.host))
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Sets the time from which a lost host is not waited for, and its ranks have surely ended."""
+    """Sets the time from which gangs do not wait for a lost host any more, and all its ranks have ended."""
     safe_s = step.run.lease_s + KILL_AFTER_S + SAFETY_S
     wait_s = max(step.run.policy["host_wait_s"], safe_s)
     step.set_host(host, wait_until=step.now + wait_s)
@@ -113,13 +114,13 @@ def settle(step: Step) -> None:
             gang = _clear(step, gang)
         if gang.phase == CLEARING and not gang.clearing:
             gang = step.set_gang(name, phase=WAITING)
-            _say_whom_it_waits_for(step, gang)
-        elif gang.phase == UP and _is_wanted_back(step.run, gang):
+            _announce_wait(step, gang)
+        elif gang.phase == UP and _may_return(step.run, gang):
             hosts = dict.fromkeys(one.host for one in step.run.replicas if one.gang == name)
             gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} came back")
             gang = step.set_gang(name, phase=WAITING)
         if gang.phase == WAITING:
-            _start_again(step, gang)
+            _restart(step, gang)
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
@@ -140,9 +141,9 @@ def _begin_clearing(step: Step, gang: Gang, cause: str) -> Gang:
     gang = step.set_gang(gang.name, phase=CLEARING, cause=cause, clearing=tuple(hosts))
     step.out.append(instructions.RecordGangRestart(gang.name, gang.generation + 1, cause))
     if any(one.trainer for one in members) and not _others_train(step.run, gang):
-        step.tell_run(RunState.RESTARTING, cause)
+        step.record_run(RunState.RESTARTING, cause)
     for host, names in hosts.items():
-        step.out.append(instructions.ClearGang(host, gang.name, gang.generation, tuple(names), TIDY_S))
+        step.out.append(instructions.ClearGang(host, gang.name, gang.generation, tuple(names), LEFTOVERS_GRACE_S))
     return gang
 
 
@@ -161,7 +162,7 @@ def _lost_hosts(run: Run, gang: Gang) -> list[str]:
     return [host.name for host in run.hosts if host.lost and any(one.host == host.name for one in members)]
 
 
-def _say_whom_it_waits_for(step: Step, gang: Gang) -> None:
+def _announce_wait(step: Step, gang: Gang) -> None:
     lost = _lost_hosts(step.run, gang)
     if _trains(step.run, gang):
         others = [step.run.gang(one.gang) for one in step.run.servers()]
@@ -171,11 +172,11 @@ def _say_whom_it_waits_for(step: Step, gang: Gang) -> None:
     if lost and wait_s > 0 and step.run.state is RunState.RESTARTING:
         waiting = f"waiting up to {wait_s:.0f} s for {' and '.join(lost)} to come back"
         waits = instructions.HostWait(tuple(lost), wait_s, gang.cause)
-        step.tell_run(RunState.RESTARTING, f"{gang.cause}; {waiting}", waits)
+        step.record_run(RunState.RESTARTING, f"{gang.cause}; {waiting}", waits)
         step.out.append(instructions.NotifyUser(step.run.reason))
 
 
-def _start_again(step: Step, gang: Gang) -> None:
+def _restart(step: Step, gang: Gang) -> None:
     """Starts the next generation, without the lost hosts once their wait is over."""
     lost = _lost_hosts(step.run, gang)
     if any(step.run.host(name).wait_until > step.now for name in lost):
@@ -190,7 +191,7 @@ def _start_again(step: Step, gang: Gang) -> None:
             _give_up(step, gang, members, too_few)
             return
     taking_part = [one for one in members if one.host not in lost]
-    if not taking_part and not _can_be_missed(step.run, members):
+    if not taking_part and not _is_dispensable(step.run, members):
         _give_up(step, gang, members, f"{' and '.join(lost)} did not come back")
         return
     for one in without:
@@ -226,14 +227,14 @@ def _servers_are_up(step: Step) -> bool:
     return are_up
 
 
-def _can_be_missed(run: Run, members: list[Replica]) -> bool:
+def _is_dispensable(run: Run, members: list[Replica]) -> bool:
     """Whether the run can continue without this worker group: with any but the chief's."""
     chief = next((one.gang for one in run.replicas if one.trainer), None)
     return all(one.trainer and one.gang != chief for one in members)
 
 
-def _is_wanted_back(run: Run, gang: Gang) -> bool:
-    """Whether the run has dropped the whole gang, and all its hosts have returned."""
+def _may_return(run: Run, gang: Gang) -> bool:
+    """Whether the run has dropped the whole gang and all its hosts have returned."""
     if run.members(gang) or not _may_restart(run, gang):
         return False
     return not _lost_hosts(run, gang)
@@ -247,7 +248,7 @@ def _too_few(run: Run, without: list[Replica]) -> str | None:
         enough = run.policy["min_replicas"].get(pool)
         hosts = " and ".join(dict.fromkeys(one.host for one in without if one.pool == pool))
         if enough is None:
-            return f"{hosts} did not come back, and the pool {pool} has no `min_replicas` to go on with fewer"
+            return f"{hosts} did not come back, and the pool {pool} has no `min_replicas` to continue with fewer"
         if left < enough:
             return (
                 f"{hosts} did not come back, and the pool {pool} needs {enough} replicas (`min_replicas`): {left} left"

@@ -10,11 +10,7 @@ from torchyard_agent.protocol.calendar import Calendar
 
 
 class Schedule:
-    """Times are seconds since 1970.
-
-    `submitted`: when the run was handed to its keepers. The other times are those of
-    `booking_policy.next_step`.
-    """
+    """Times are seconds since 1970. `submitted`: when the keepers received the run; the others as in `next_step`."""
 
     def __init__(
         self,
@@ -39,7 +35,7 @@ class Schedule:
         self._warned: Warned | None = None
 
     def update(self, calendar: Calendar) -> bool:
-        """Takes a calendar, unless a newer one is known. Returns whether it was taken."""
+        """Stores a calendar unless a newer one is known; returns whether it was stored."""
         if self._calendar is not None and calendar.taken < self._calendar.taken:
             return False
         self._calendar = calendar
@@ -53,7 +49,7 @@ class Schedule:
         return at, verdict if at <= now or verdict.booking_gone else None
 
     def next_end(self, now: float) -> tuple[str, Deadline | None, float | None]:
-        """(`warn`, `stop` or "", the deadline that it is about, when to ask again; None while no end is known)."""
+        """(`warn`, `stop` or "", the deadline, when to call this again); None while no end is known."""
         if self.own is None:
             return "", None, None
         deadline = booking_policy.deadline(self.own, self._gpus, self._calendar, now)

@@ -14,9 +14,9 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 COLLECT_S = 1.0
 """Failures that arrive within this time of the first are candidates for the cause."""
 NOTICED_WITHIN_S = 20.0
-"""From a server's end until its trainers (up to 10 s) and, if its host was lost, the primary have noticed it."""
+"""Time until the trainers of a failed server (up to 10 s) and, if its host was lost, the primary notice the failure."""
 KILL_AFTER_S = 1.5
-"""From SIGTERM to SIGKILL for replicas that end because another one failed; all have ended within 5 s."""
+"""Time from SIGTERM to SIGKILL for replicas that are ended because another one failed."""
 
 UP = "up"
 """The gang starts, runs or has succeeded."""
@@ -44,10 +44,10 @@ class Replica(NamedTuple):
     exit_code: int | None = None
     reason: str = ""
     failure: Cause | None = None
-    """Set once a rank failed that had not been ordered to end."""
+    """The failure of a rank that had not been ordered to end."""
     restarts: int = 0
     dropped: bool = False
-    """The gang continues without it: its host was lost and did not return."""
+    """The gang continues without the replica: its host was lost and did not return."""
 
 
 class Host(NamedTuple):
@@ -56,13 +56,13 @@ class Host(NamedTuple):
     connected: bool = True
     lost: bool = False
     wait_until: float = 0.0
-    """If the host is lost: when its gangs stop waiting for it."""
-    gone: bool = False
-    """Swept: no process of the run is left there."""
+    """The time at which gangs stop waiting for a lost host."""
+    swept: bool = False
+    """No process of the run is left there."""
     ready: bool = True
     """Holds the run's GPUs; hosts of a scheduled run lock them at its start."""
     held_by: str = ""
-    """What uses the GPUs instead."""
+    """The process that uses the GPUs instead."""
 
 
 class Failure(NamedTuple):
@@ -74,7 +74,7 @@ class Failure(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A server's failure, which its trainers notice as a lost connection: their gang's failure is its consequence."""
+    """A server's failure, which its trainers notice as a lost connection."""
 
     at: float
     failure: Failure
@@ -111,10 +111,11 @@ class Run(NamedTuple):
     state: RunState = RunState.STARTING
     reason: str = ""
     scheduled: str = ""
-    """Of a run that waits for its start: "starts at 2026-11-22T09:00:00Z"; empty from then on."""
+    """ "starts at 2026-11-22T09:00:00Z" until the run's start; empty from then on."""
     only_if_idle: bool = False
     gpus_within_s: float = 600.0
-    going: bool = False
+    started: bool = False
+    """Whether the ranks have been ordered to start."""
     outcome: RunState | None = None
     """The terminal state, once it is decided; the run is ending then."""
     chosen: bool = False
@@ -136,11 +137,11 @@ class Run(NamedTuple):
         return next(gang for gang in self.gangs if gang.name == name)
 
     def members(self, gang: Gang) -> list[Replica]:
-        """The gang's replicas but the dropped ones."""
+        """The gang's replicas without the dropped ones."""
         return [replica for replica in self.replicas if replica.gang == gang.name and not replica.dropped]
 
     def servers(self) -> list[Replica]:
-        """Parameter servers and reducers but the dropped ones."""
+        """Parameter servers and reducers without the dropped ones."""
         return [replica for replica in self.replicas if replica.role in SERVERS and not replica.dropped]
 
 
@@ -168,16 +169,16 @@ class Step:
         after = before._replace(**changes)
         self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))
         if after.state is not before.state:
-            self.tell_replica(after)
+            self.record_replica(after)
 
-    def tell_replica(self, replica: Replica) -> None:
+    def record_replica(self, replica: Replica) -> None:
         self.out.append(
             instructions.RecordReplicaState(
                 replica.name, replica.host, replica.state, replica.exit_code, replica.reason, replica.restarts
             )
         )
 
-    def tell_run(self, state: RunState, reason: str, waits: instructions.HostWait | None = None) -> None:
+    def record_run(self, state: RunState, reason: str, waits: instructions.HostWait | None = None) -> None:
         self.set(state=state, reason=reason)
         self.out.append(instructions.RecordRunState(state, reason, waits))
 
@@ -198,7 +199,7 @@ class Step:
         return tuple(root for root in self.run.roots if self.now - root.at <= NOTICED_WITHIN_S)
 
     def fail(self, failure: Failure) -> None:
-        """Ends the run over a failure, or adds it to the candidates while the cause is not chosen."""
+        """Ends the run because of a failure, or adds it to the candidates while the cause is not chosen."""
         if self.run.outcome is None:
             self.set(outcome=RunState.FAILED, failures=(failure,))
             self.out.append(instructions.SetTimer(instructions.CHOOSE, self.run.collect_s))
@@ -206,18 +207,17 @@ class Step:
         elif self.run.outcome is RunState.FAILED and not self.run.chosen:
             self.set(failures=(*self.run.failures, failure))
 
-    def choose(self) -> None:
+    def choose_cause(self) -> None:
         """Chooses the cause of the run's end."""
         self.set(chosen=True)
-        self.tell_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
+        self.record_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
 
     def first_cause(self, failures: Iterable[Failure]) -> Failure:
-        """The first failure that is no connection error; else a recent failure of a server, a silent host, or the
-        first."""
+        """The first that is no connection error, else a server's recent failure, a silent host, or the first."""
         first = min(failures, key=lambda failure: failure.consequence)
         if first.consequence and self.recent_roots():
             return self.recent_roots()[0].failure._replace(curable=True)
-        silent = [host.name for host in self.run.hosts if not host.connected and not host.gone and not host.lost]
+        silent = [host.name for host in self.run.hosts if not host.connected and not host.swept and not host.lost]
         if first.consequence and silent:
             return Failure(f"{silent[0]} was lost: the connection to its keeper broke")
         return first

@@ -24,9 +24,9 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 __all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
 
-TIDY_S = 2.0
+LEFTOVERS_GRACE_S = 2.0
 """Grace for processes left behind by ranks that ended with 0."""
-TIDY_AFTER_FAILURE_S = 0.5
+LEFTOVERS_GRACE_AFTER_FAILURE_S = 0.5
 
 
 def begin(
@@ -51,21 +51,12 @@ def begin(
     )
     gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
     there = tuple(Host(name, ready=not scheduled) for name in hosts)
-    run = Run(
-        policy,
-        known,
-        there,
-        gangs,
-        meeting_point,
-        lease_s,
-        collect_s,
-        scheduled=scheduled,
-        gpus_within_s=gpus_within_s,
-    )
+    run = Run(policy, known, there, gangs, meeting_point, lease_s, collect_s)
+    run = run._replace(scheduled=scheduled, gpus_within_s=gpus_within_s)
     step = Step(run, 0.0)
-    step.tell_run(RunState.WAITING if scheduled else RunState.STARTING, scheduled)
+    step.record_run(RunState.WAITING if scheduled else RunState.STARTING, scheduled)
     for replica in known:
-        step.tell_replica(replica)
+        step.record_replica(replica)
     step.out.append(instructions.SetTimer(instructions.JOIN, join_within_s))
     return step.run, step.out
 
@@ -85,62 +76,62 @@ def _on_joined(step: Step, event: events.HostJoined) -> None:
     step.set_host(event.host, joined=True)
     if not step.run.scheduled and not step.run.host(event.host).ready and step.run.outcome is None:
         step.out.append(instructions.AcquireGpus(event.host, step.run.only_if_idle))
-    _go_when_ready(step)
+    _start_when_ready(step)
 
 
-def _go_when_ready(step: Step) -> None:
-    if step.run.going or step.run.outcome or not all(host.joined and host.ready for host in step.run.hosts):
+def _start_when_ready(step: Step) -> None:
+    if step.run.started or step.run.outcome or not all(host.joined and host.ready for host in step.run.hosts):
         return
     if step.run.state is RunState.WAITING:
-        step.tell_run(RunState.STARTING, "")
-    step.set(going=True)
+        step.record_run(RunState.STARTING, "")
+    step.set(started=True)
     for replica in step.run.replicas:
         step.set_replica(replica.name, state=ReplicaState.STARTING)
     step.out.append(instructions.StartRanks())
 
 
-def _on_due(step: Step, event: events.StartDue) -> None:
-    """Hosts lock their GPUs, at once or when they join. A lost host may return until the GPUS timer fires."""
-    if step.run.going or step.run.outcome or not step.run.scheduled:
+def _on_start_due(step: Step, event: events.StartDue) -> None:
+    """Hosts lock their GPUs, now or when they join. A lost host may return until the GPUS timer fires."""
+    if step.run.started or step.run.outcome or not step.run.scheduled:
         return
     step.set(scheduled="", only_if_idle=event.only_if_idle)
     step.out.append(instructions.SetTimer(instructions.GPUS, step.run.gpus_within_s))
     for host in step.run.hosts:
         if host.lost:
-            step.tell_run(RunState.WAITING, f"{host.name} was lost before the run's start; it is waited for")
+            step.record_run(RunState.WAITING, f"{host.name} was lost before the run's start; waiting for its return")
         elif host.joined:
             step.out.append(instructions.AcquireGpus(host.name, event.only_if_idle))
 
 
-def _on_gpus_taken(step: Step, event: events.GpusAcquired) -> None:
+def _on_gpus_acquired(step: Step, event: events.GpusAcquired) -> None:
     step.set_host(event.host, ready=True, held_by="")
-    _go_when_ready(step)
+    _start_when_ready(step)
 
 
-def _on_gpus_held(step: Step, event: events.GpusBusy) -> None:
+def _on_gpus_busy(step: Step, event: events.GpusBusy) -> None:
     step.set_host(event.host, ready=False, held_by=event.what)
-    if step.run.outcome is None and not step.run.going:
-        step.tell_run(RunState.WAITING, f"its time has come, but on {event.host} {event.what}")
+    if step.run.outcome is None and not step.run.started:
+        step.record_run(RunState.WAITING, f"its time has come, but on {event.host} {event.what}")
 
 
-def _on_gpus_late(step: Step) -> None:
+def _on_gpus_timeout(step: Step) -> None:
     late = [host for host in step.run.hosts if not host.ready]
-    if late and step.run.outcome is None and not step.run.going:
+    if late and step.run.outcome is None and not step.run.started:
         lost = "the host was lost before the run's start, and did not come back"
-        why = lost if late[0].lost else late[0].held_by or "it did not say in time that it has the run's GPUs"
+        why = lost if late[0].lost else late[0].held_by or "it did not lock the run's GPUs in time"
         step.fail(Failure(f"{late[0].name}: {why}", curable=False))
 
 
-def _wait_without(step: Step, host: str, why: str) -> None:
-    """A host was lost before a scheduled run's start: it may return until then."""
+def _on_lost_before_start(step: Step, host: str, why: str) -> None:
+    """A host that was lost before a scheduled run's start may return until then."""
     step.set_host(host, ready=False)
     lost = f"{host} was lost: {why}"
-    step.tell_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
+    step.record_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
     step.out.append(instructions.NotifyUser(step.run.reason))
 
 
-def _wait_with(step: Step, host: str) -> None:
-    step.tell_run(RunState.WAITING, step.run.scheduled or f"{host} is back")
+def _on_returned_before_start(step: Step, host: str) -> None:
+    step.record_run(RunState.WAITING, step.run.scheduled or f"{host} is back")
     if not step.run.scheduled:
         step.out.append(instructions.AcquireGpus(host, step.run.only_if_idle))
 
@@ -158,7 +149,7 @@ def _on_rank_failed(step: Step, event: events.RankFailed) -> None:
     failure = Failure(
         f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.cause.curable
     )
-    if restart_policy.take_failure(step, step.run.gang(replica.gang), failure):
+    if restart_policy.handle_failure(step, step.run.gang(replica.gang), failure):
         return
     if replica.role == "evaluator":
         grace_s = step.run.policy["failure_grace_s"]
@@ -179,59 +170,43 @@ def _on_ended(step: Step, event: events.ReplicaEnded) -> None:
         step.set_replica(replica.name, state=ReplicaState.SUCCEEDED, exit_code=event.exit_code)
 
 
-def _on_link_broken(step: Step, event: events.LinkBroken) -> None:
-    step.set_host(event.host, connected=False)
-
-
-def _on_link_back(step: Step, event: events.LinkRestored) -> None:
-    step.set_host(event.host, connected=True)
-
-
 def _on_host_lost(step: Step, event: events.HostLost) -> None:
     host = step.run.host(event.host)
-    if host.gone or host.lost:
+    if host.swept or host.lost:
         return
     step.set_host(host.name, lost=True, connected=False)
     if step.run.state is RunState.WAITING:
-        _wait_without(step, host.name, event.why)
+        _on_lost_before_start(step, host.name, event.why)
         return
     restart_policy.on_host_lost(step, host.name)
     why = f"{host.name} was lost: {event.why}"
-    if not step.run.going:  # no rank has started: as if the host had not joined
+    if not step.run.started:  # no rank has started: as if the host had not joined
         step.fail(Failure(why))
     for replica in step.run.replicas:
         if replica.host == host.name and not replica.state.is_terminal:
             step.set_replica(replica.name, state=ReplicaState.LOST, reason=why)
-            taken = restart_policy.take_failure(step, step.run.gang(replica.gang), Failure(why))
+            taken = restart_policy.handle_failure(step, step.run.gang(replica.gang), Failure(why))
             if not taken and replica.role != "evaluator":
                 step.fail(Failure(why))
 
 
-def _on_host_back(step: Step, event: events.HostReturned) -> None:
-    over = step.run.outcome is not None  # a returned host has no processes of the run left
-    step.set_host(event.host, lost=False, connected=True, gone=over)
+def _on_host_returned(step: Step, event: events.HostReturned) -> None:
+    ending = step.run.outcome is not None  # a host that returns has no processes of the run left
+    step.set_host(event.host, lost=False, connected=True, swept=ending)
     if step.run.state is RunState.WAITING:
-        _wait_with(step, event.host)
+        _on_returned_before_start(step, event.host)
 
 
-def _on_cleared(step: Step, event: events.GangCleared) -> None:
-    restart_policy.on_cleared(step, event.host, step.run.gang(event.gang), event.generation)
-
-
-def _on_host_gone(step: Step, event: events.HostSwept) -> None:
-    step.set_host(event.host, gone=True)
-
-
-def _on_stop_asked(step: Step, event: events.StopRequested) -> None:
+def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
     if step.run.outcome is None:
         step.set(outcome=RunState.STOPPED, chosen=True)
-        step.tell_run(RunState.STOPPING, event.reason)
+        step.record_run(RunState.STOPPING, event.reason)
         step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
     elif event.force:  # the run is ending already: the grace is cut short
         step.end(step.run.replicas, 0.0)
         if step.run.sweeping:
             step.out += [
-                instructions.Sweep(host.name, 0.0) for host in step.run.hosts if not host.gone and not host.lost
+                instructions.Sweep(host.name, 0.0) for host in step.run.hosts if not host.swept and not host.lost
             ]
 
 
@@ -242,13 +217,13 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
             step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
             for name in late:
                 step.set_host(name, lost=True, connected=False)
-            step.choose()
+            step.choose_cause()
             step.end(step.run.replicas, KILL_AFTER_S)
     elif event.timer == instructions.GPUS:
-        _on_gpus_late(step)
+        _on_gpus_timeout(step)
     elif event.timer == instructions.CHOOSE:
         if step.run.outcome is RunState.FAILED and not step.run.chosen:
-            step.choose()
+            step.choose_cause()
     elif event.timer == instructions.GANG_GRACE:
         restart_policy.on_grace(step, step.run.gang(event.gang), event.generation)
     elif event.timer == instructions.GRACE and step.run.outcome is RunState.FAILED:
@@ -258,8 +233,8 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
 def _did_not_join(host: str, run: Run) -> Failure:
     primary = run.hosts[0].name
     return Failure(
-        f"{host} did not reach the primary {primary} at {run.meeting_point} in time: is a firewall in between? "
-        f"Set `ports` of {primary} in the fleet file to what it lets through"
+        f"{host} did not reach the primary {primary} at {run.meeting_point} in time; is a firewall in between? "
+        f"Set `ports` of {primary} in the fleet file to ports that it lets through"
     )
 
 
@@ -268,36 +243,36 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
     events.ReplicaSpawned: _on_spawned,
     events.RankFailed: _on_rank_failed,
     events.ReplicaEnded: _on_ended,
-    events.LinkBroken: _on_link_broken,
-    events.LinkRestored: _on_link_back,
+    events.LinkBroken: lambda step, event: step.set_host(event.host, connected=False),
+    events.LinkRestored: lambda step, event: step.set_host(event.host, connected=True),
     events.HostLost: _on_host_lost,
-    events.HostReturned: _on_host_back,
-    events.GangCleared: _on_cleared,
-    events.StartDue: _on_due,
-    events.GpusAcquired: _on_gpus_taken,
-    events.GpusBusy: _on_gpus_held,
-    events.HostSwept: _on_host_gone,
-    events.StopRequested: _on_stop_asked,
+    events.HostReturned: _on_host_returned,
+    events.GangCleared: restart_policy.on_cleared,
+    events.StartDue: _on_start_due,
+    events.GpusAcquired: _on_gpus_acquired,
+    events.GpusBusy: _on_gpus_busy,
+    events.HostSwept: lambda step, event: step.set_host(event.host, swept=True),
+    events.StopRequested: _on_stop_requested,
     events.TimerFired: _on_timer,
 }
 
 
 def _settle(step: Step) -> None:
-    """Changes that follow from the state itself, whichever event led to it."""
+    """Makes the changes that follow from the state alone, after any event."""
     run = step.run
-    if run.state in (RunState.STARTING, RunState.RESTARTING) and run.going and run.outcome is None:
+    if run.state in (RunState.STARTING, RunState.RESTARTING) and run.started and run.outcome is None:
         waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
         none_waits = not any(replica.state in waiting for replica in run.replicas)
         if none_waits and (run.state is RunState.STARTING or restart_policy.trainers_are_up(run)):
-            step.tell_run(RunState.RUNNING, "")
+            step.record_run(RunState.RUNNING, "")
     _settle_success(step)
     if step.run.outcome is None or not all(replica.state.is_terminal for replica in step.run.replicas):
         return
     if not step.run.chosen:
-        step.choose()
+        step.choose_cause()
     if not step.run.sweeping:
         _sweep(step)
-    if all(host.gone or host.lost for host in step.run.hosts):
+    if all(host.swept or host.lost for host in step.run.hosts):
         outcome = step.run.outcome
         assert outcome is not None
         step.set(state=outcome)
@@ -306,10 +281,10 @@ def _settle(step: Step) -> None:
 
 def _settle_success(step: Step) -> None:
     """The run succeeds once the replicas named by `ends_with` have ended with 0; the others are stopped."""
-    if step.run.chosen or not step.run.going:
+    if step.run.chosen or not step.run.started:
         return
     named = _named_by_ends_with(step.run)
-    if not all(replica.state is ReplicaState.SUCCEEDED or _forgiven(replica) for replica in named):
+    if not all(replica.state is ReplicaState.SUCCEEDED or _is_ended_evaluator(replica) for replica in named):
         return
     if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):  # only evaluators, all of which failed
         step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
@@ -317,7 +292,7 @@ def _settle_success(step: Step) -> None:
     step.set(outcome=RunState.SUCCEEDED, chosen=True)
     rest = [replica for replica in step.run.replicas if not replica.state.is_terminal]
     if rest:
-        step.tell_run(RunState.STOPPING, "")
+        step.record_run(RunState.STOPPING, "")
         step.end(rest, step.run.policy["stop_grace_s"])
 
 
@@ -333,7 +308,7 @@ def _named_by_ends_with(run: Run) -> list[Replica]:
     return there
 
 
-def _forgiven(replica: Replica) -> bool:
+def _is_ended_evaluator(replica: Replica) -> bool:
     return replica.role == "evaluator" and replica.state.is_terminal
 
 
@@ -341,12 +316,12 @@ def _sweep(step: Step) -> None:
     """All hosts end the remaining processes. Replicas that were ordered to end keep the rest of their grace."""
     left_s = max(0.0, step.run.end_by - step.now)
     if step.run.outcome is RunState.SUCCEEDED:
-        left_s = max(left_s, TIDY_S)
+        left_s = max(left_s, LEFTOVERS_GRACE_S)
     elif step.run.outcome is RunState.FAILED:
-        left_s = max(left_s, TIDY_AFTER_FAILURE_S)
+        left_s = max(left_s, LEFTOVERS_GRACE_AFTER_FAILURE_S)
     step.set(sweeping=True)
     for host in step.run.hosts:
         if not host.joined:
-            step.set_host(host.name, gone=True)  # it never received an assignment
+            step.set_host(host.name, swept=True)  # it never received an assignment
         elif not host.lost:
             step.out.append(instructions.Sweep(host.name, left_s))

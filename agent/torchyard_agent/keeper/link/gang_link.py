@@ -1,10 +1,10 @@
-"""The gang link: run keepers speak with the primary's over the data network, authenticated frame by frame.
+"""The gang link: connections of members to the primary over the data network, with every frame authenticated.
 
-Ranks come through the same door, to the join store (`join_store`), with a key of their own.
+Ranks connect to the same port, with a key of their own, to use the join store (`join_store`).
 
-A `Line` is one end of a conversation that outlives its connections: messages are numbered, acknowledged, and sent
-again after a reconnect, so that a router's hiccup loses none. Strangers are given five seconds and a task of their
-own: a silent one blocks nobody.
+A `MessageChannel` is one end of a conversation that survives reconnects: messages are numbered, acknowledged, and sent
+again after an interruption. Each handshake has five seconds and a task of its own, so that a silent client does not
+delay others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from torchyard_agent.protocol.authenticated_transport import (
     RefusedConnections,
 )
 
-__all__ = ["NETWORK_ERRORS", "Listener", "Message", "MessageChannel", "OnCaller", "Stream", "admit", "call"]
+__all__ = ["NETWORK_ERRORS", "CallerHandler", "Listener", "Message", "MessageChannel", "Stream", "admit", "call"]
 
-STRANGERS = 128
-"""Connections that have not proved themselves yet; beyond, the oldest makes room."""
+MAX_UNAUTHENTICATED = 128
+"""The number of connections in their handshake; the oldest is closed if there are more."""
 NETWORK_ERRORS = (OSError, EOFError, AuthenticationError, asyncio.TimeoutError)
-"""What a connection may end with; asyncio.IncompleteReadError is an EOFError."""
+"""Errors that end a connection; asyncio.IncompleteReadError is an EOFError."""
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class Stream:
             self._writer.write(self._codec.seal(authenticated_transport.encode_message(frame)))
 
     def keep_alive(self) -> None:
-        """Has the kernel end the connection some 10 s after the other host fell silent."""
+        """Has the kernel end the connection about 10 s after the other host has stopped to answer."""
         connection = self._writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # it was ended meanwhile: whoever reads from it finds out
+        with contextlib.suppress(OSError):  # closed meanwhile: the next read fails
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
@@ -62,7 +62,7 @@ class Stream:
 
     @property
     def backlog(self) -> int:
-        """Bytes that the other end has not taken yet."""
+        """Bytes that have not been sent yet."""
         return self._writer.transport.get_write_buffer_size()
 
     async def receive(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> Message:
@@ -70,7 +70,7 @@ class Stream:
         return authenticated_transport.decode_message(await self.receive_piece(longest))
 
     async def send_piece(self, data: bytes) -> None:
-        """A frame of bytes. Waits while the other end is behind. Raises one of NETWORK_ERRORS."""
+        """Sends a frame of bytes; waits while the send buffer is full. Raises one of NETWORK_ERRORS."""
         self._writer.write(self._codec.seal(data))
         await self._writer.drain()
 
@@ -81,14 +81,14 @@ class Stream:
             pass
         return payload
 
-    def give_way(self) -> None:
-        """Marks what it sends as bulk (DSCP CS1), for switches that let others pass first."""
-        connected = self._writer.get_extra_info("socket")
+    def mark_as_bulk(self) -> None:
+        """Marks outgoing packets as bulk (DSCP CS1), for switches that give other traffic priority."""
+        connection = self._writer.get_extra_info("socket")
         with contextlib.suppress(OSError):
-            if connected.family == socket.AF_INET6:
-                connected.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 0x20)
+            if connection.family == socket.AF_INET6:
+                connection.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 0x20)
             else:
-                connected.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x20)
+                connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x20)
 
     def abort(self) -> None:
         self._writer.transport.abort()
@@ -116,7 +116,7 @@ async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 async def call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
-    """A connection to the primary at an IP address: the stream, and the primary's first frame.
+    """Connects to the primary at an IP address; returns the stream and the primary's first frame.
 
     Raises one of NETWORK_ERRORS.
     """
@@ -131,20 +131,20 @@ async def _call(address: str, port: int, secret: bytes, introduction: Message) -
         stream = await _authenticate(reader, writer, CallerHandshake(secret))
         stream.send(introduction)
         return stream, await stream.receive()
-    except BaseException:  # also when the deadline cancels it: the connection must not be left behind
+    except BaseException:  # also a cancellation by the deadline: the connection must be closed
         writer.transport.abort()
         raise
 
 
 class MessageChannel:
-    """One end of a conversation that outlives its connections."""
+    """One end of a conversation that survives reconnects."""
 
     def __init__(self, on_message: Callable[[Message], None]):
         self._on_message = on_message
         self._stream: Stream | None = None
         self._sent = 0
         self._unacknowledged: deque[tuple[int, Message]] = deque()
-        self.got = 0
+        self.received = 0
         """The number of the last message that was received."""
         self.heard_at = asyncio.get_running_loop().time()
 
@@ -153,45 +153,47 @@ class MessageChannel:
         return self._stream is not None
 
     @property
-    def settled(self) -> bool:
-        """Whether the other end has acknowledged all that was said."""
+    def all_acknowledged(self) -> bool:
+        """Whether the other end has acknowledged all messages."""
         return not self._unacknowledged
 
     def send(self, message: Message) -> None:
-        """Says it now, or as soon as there is a connection."""
+        """Sends a message now, or after the next reconnect."""
         self._sent += 1
         self._unacknowledged.append((self._sent, message))
-        self._say(self._sent, message)
+        self._transmit(self._sent, message)
 
-    def take_back(self, is_stale: Callable[[Message], bool]) -> None:
-        """Sends these not again. The other end may have got them all the same; its numbers have gaps then."""
-        left = [(number, message) for number, message in self._unacknowledged if not is_stale(message)]
-        self._unacknowledged = deque(left)
+    def discard(self, is_stale: Callable[[Message], bool]) -> None:
+        """Drops unacknowledged messages. If the other end has not received them, it sees a gap in the numbers."""
+        kept = [(number, message) for number, message in self._unacknowledged if not is_stale(message)]
+        self._unacknowledged = deque(kept)
 
     def beat(self) -> None:
-        """A heartbeat: tells that this end lives, and what it has got."""
+        """Sends a heartbeat, which acknowledges the received messages."""
         if self._stream is not None:
-            self._stream.send({"got": self.got})
+            self._stream.send({"got": self.received})
 
-    def _say(self, number: int, message: Message) -> None:
+    def _transmit(self, number: int, message: Message) -> None:
         if self._stream is not None:
-            self._stream.send({"n": number, "got": self.got, "body": message})
+            self._stream.send({"n": number, "got": self.received, "body": message})
 
-    async def converse(self, stream: Stream, got: int) -> None:
-        """Speaks and listens until the connection ends; `got` is what the other end has received before.
+    async def run_connection(self, stream: Stream, got: int) -> None:
+        """Uses a new connection, in place of an older one, until it ends.
 
-        A newer connection takes the place of the one before.
+        Args:
+            stream: The connection.
+            got: The number of the last message that the other end has received before.
         """
         if self._stream is not None:
             self._stream.abort()
         self._stream = stream
         self.heard_at = asyncio.get_running_loop().time()
-        self._forget(got)
+        self._acknowledge(got)
         for number, message in self._unacknowledged:
-            self._say(number, message)
+            self._transmit(number, message)
         try:
             while self._stream is stream:
-                self._take(await stream.receive(), stream)
+                self._on_frame(await stream.receive(), stream)
         except NETWORK_ERRORS as error:
             log.info("a gang connection ended: %s", error or type(error).__name__)
         finally:
@@ -199,18 +201,18 @@ class MessageChannel:
             if self._stream is stream:
                 self._stream = None
 
-    def _take(self, frame: Message, stream: Stream) -> None:
+    def _on_frame(self, frame: Message, stream: Stream) -> None:
         if self._stream is not stream:
             return
         self.heard_at = asyncio.get_running_loop().time()
-        self._forget(frame["got"])
-        if "n" not in frame or frame["n"] <= self.got:
+        self._acknowledge(frame["got"])
+        if "n" not in frame or frame["n"] <= self.received:
             return
-        self.got = frame["n"]
+        self.received = frame["n"]
         self._on_message(frame["body"])
         self.beat()
 
-    def _forget(self, got: int) -> None:
+    def _acknowledge(self, got: int) -> None:
         while self._unacknowledged and self._unacknowledged[0][0] <= got:
             self._unacknowledged.popleft()
 
@@ -220,53 +222,53 @@ class MessageChannel:
             self._stream = None
 
 
-OnCaller = Callable[[Stream, Message], Awaitable[None]]
+CallerHandler = Callable[[Stream, Message], Awaitable[None]]
 
 
 class Listener:
-    """The primary's door: lets in who knows a key, whoever else knocks.
+    """The primary's server: accepts clients that prove to know a key, and limits the load that others can cause.
 
-    `callers`: who takes a caller on, by the key that it proved to know: keepers by the run's secret, ranks by the
-    exchange key made from it.
+    `callers`: the handler of a client, by its key: the run's secret for keepers, the exchange key derived from it for
+    ranks.
     """
 
-    def __init__(self, callers: dict[bytes, OnCaller]):
+    def __init__(self, callers: dict[bytes, CallerHandler]):
         self._callers = callers
-        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._unauthenticated: dict[asyncio.StreamWriter, None] = {}
         self._refusals = RefusedConnections()
         self._server: asyncio.AbstractServer | None = None
 
-    async def open(self, held: socket.socket) -> None:
+    async def open(self, bound: socket.socket) -> None:
         """Listens on a socket that has been bound since the run was prepared."""
-        held.setblocking(False)
-        self._server = await asyncio.start_server(self._meet, sock=held)
+        bound.setblocking(False)
+        self._server = await asyncio.start_server(self._on_connection, sock=bound)
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._strangers[writer] = None
-        if len(self._strangers) > STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._unauthenticated[writer] = None
+        if len(self._unauthenticated) > MAX_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.transport.abort()
         peer = writer.get_extra_info("peername")
         try:
             handshake = admit(reader, writer, *self._callers)
             stream, introduction, key = await asyncio.wait_for(handshake, authenticated_transport.HANDSHAKE_DEADLINE_S)
         except (*NETWORK_ERRORS, ValueError) as error:
-            line = self._refusals.note(f"turned away {peer} at the gang link: {error or 'it did not speak in time'}")
+            line = self._refusals.note(f"turned away {peer} at the gang link: {error or 'the handshake timed out'}")
             if line:
                 log.warning("%s", line)
             writer.transport.abort()
             return
         finally:
-            self._strangers.pop(writer, None)
+            self._unauthenticated.pop(writer, None)
         try:
             await self._callers[key](stream, introduction)
         except Exception as error:  # the outer edge of this task: the loop's handler ends the run over it
-            context = {"message": "a caller's message was not understood", "exception": error}
+            context = {"message": "a client's message could not be handled", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for writer in list(self._strangers):
+        for writer in list(self._unauthenticated):
             writer.transport.abort()

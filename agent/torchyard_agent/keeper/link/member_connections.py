@@ -1,4 +1,4 @@
-"""The primary's connections to the members: a line for each host that has joined."""
+"""The primary's connections to the members: one channel per host that has joined."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ class MemberConnections:
 
     def __init__(self, on_message: Callable[[str, FromMember], None]):
         self._on_message = on_message
-        self._lines: dict[str, MessageChannel] = {}
+        self._channels: dict[str, MessageChannel] = {}
         self._epochs: dict[str, str] = {}
 
     def admits(self, host: str, epoch: str) -> bool:
         """Whether a keeper may speak for a host: only the first one that connected in the host's name may."""
         return self._epochs.setdefault(host, epoch) == epoch
 
-    def line(self, host: str) -> MessageChannel | None:
+    def channel(self, host: str) -> MessageChannel | None:
         """None before the member has connected for the first time."""
-        return self._lines.get(host)
+        return self._channels.get(host)
 
-    def open_line(self, host: str) -> MessageChannel:
-        """The line of a member that connects for the first time."""
-        line = self._lines[host] = MessageChannel(
+    def open_channel(self, host: str) -> MessageChannel:
+        """The channel of a member that connects for the first time."""
+        channel = self._channels[host] = MessageChannel(
             lambda data: self._on_message(host, messages.decode_from_member(data, host))
         )
-        return line
+        return channel
 
     def send(self, host: str, message: FromPrimary) -> None:
         """Sends to one member; a message to a host that has not joined yet is dropped."""
-        if host in self._lines:
-            self._lines[host].send(messages.encode(message))
+        if host in self._channels:
+            self._channels[host].send(messages.encode(message))
 
     def send_all(self, message: FromPrimary) -> None:
-        for line in self._lines.values():
-            line.send(messages.encode(message))
+        for channel in self._channels.values():
+            channel.send(messages.encode(message))
 
     def withdraw_orders(self, host: str) -> None:
         """Discards unacknowledged orders to a lost host: after its return they would start or end the wrong ranks."""
-        if host in self._lines:
-            self._lines[host].take_back(messages.is_about_ranks)
+        if host in self._channels:
+            self._channels[host].discard(messages.is_about_ranks)
 
     @property
     def are_settled(self) -> bool:
         """Whether all connected members have acknowledged all messages."""
-        return all(line.settled for line in self._lines.values() if line.connected)
+        return all(channel.all_acknowledged for channel in self._channels.values() if channel.connected)
 
     async def watch_leases(
         self, timeouts: Timeouts, is_expected: Callable[[str], bool], on_lost: Callable[[str, float], None]
@@ -65,14 +65,14 @@ class MemberConnections:
             beat = now >= beat_at
             if beat:
                 beat_at = now + timeouts.heartbeat_s
-            for host, line in list(self._lines.items()):
+            for host, channel in list(self._channels.items()):
                 if beat:
-                    line.beat()
-                silent_s = now - line.heard_at
+                    channel.beat()
+                silent_s = now - channel.heard_at
                 if silent_s > timeouts.lease_s and is_expected(host):
-                    line.close()
+                    channel.close()
                     on_lost(host, silent_s)
 
     def close(self) -> None:
-        for line in self._lines.values():
-            line.close()
+        for channel in self._channels.values():
+            channel.close()

@@ -206,7 +206,7 @@ def decode_from_primary(data: Json) -> FromPrimary:
 
 
 def decode_from_member(data: Json, host: str) -> FromMember:
-    """`host`, of the connection that the message came by, replaces a host in the message.
+    """`host`, the sender of the connection, replaces a host in the message.
 
     Raises KeyError for an unknown message, TypeError for one with a missing field.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,14 +13,14 @@ from torchyard_agent.keeper.decisions.events import Cause
 
 TAIL = 64 * 1024
 """Bytes at the end of a log that are searched."""
-LONGEST = 300
+MAX_QUOTE = 300
 """The most characters that are quoted from a program's output."""
 
 _PREFIX = re.compile(r"^\[(?:rank|default)\d*\]:? ?")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout)\b(?::.*)?$")
-_OF_A_PEER = re.compile(
+_PEER_LOST = re.compile(
     r"connection (?:was )?(?:reset|closed|refused|aborted|lost)|broken ?pipe|connection(?:reset|refused|aborted)error"
     r"|socket closed|gloo|nccl|DistNetworkError|DistStoreError|DistBackendError|TCPStore"
     r"|failed to recv|failed to connect to all addresses|UnavailableError"
@@ -28,34 +29,35 @@ _OF_A_PEER = re.compile(
 )
 
 
-_HOPELESS = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
+_INCURABLE = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
 """Errors of torchyard_roles that a restart cannot cure: a wrong script or topology."""
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
     """The cause of a rank's end with `code` (negative: the signal that killed it)."""
-    said = _from_error_file(error_file) or last_exception(read_tail(log_file))
+    tail = read_tail(log_file)
+    quoted = _from_error_file(error_file) or last_exception(tail)
     if code < 0:
-        return _of_signal(-code, said, out_of_memory=out_of_memory)
-    if said:
-        return Cause(f"exited with {code}: {said}", bool(_OF_A_PEER.search(said)), not _HOPELESS.search(said))
-    last = last_line(read_tail(log_file))
+        return _of_signal(-code, quoted, out_of_memory=out_of_memory)
+    if quoted:
+        return Cause(f"exited with {code}: {quoted}", bool(_PEER_LOST.search(quoted)), not _INCURABLE.search(quoted))
+    last = last_line(tail)
     if last:
-        return Cause(f"exited with {code}; its last line was: {last}", bool(_OF_A_PEER.search(last)))
+        return Cause(f"exited with {code}; its last line was: {last}", bool(_PEER_LOST.search(last)))
     return Cause(f"exited with {code} and printed nothing")
 
 
-def _of_signal(number: int, said: str, *, out_of_memory: bool) -> Cause:
+def _of_signal(number: int, quoted: str, *, out_of_memory: bool) -> Cause:
     try:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
     if number == signal.SIGKILL:
-        guess = "the host ran out of memory" if out_of_memory else "out of memory, or somebody killed it?"
+        guess = "the host ran out of memory" if out_of_memory else "out of memory, or killed by a user?"
         return Cause(f"was killed by SIGKILL ({guess})")
     if number == signal.SIGTERM:
         return Cause("was ended by SIGTERM, which did not come from Torchyard")
-    return Cause(f"was killed by {name}" + (f": {said}" if said else ""), bool(_OF_A_PEER.search(said)))
+    return Cause(f"was killed by {name}" + (f": {quoted}" if quoted else ""), bool(_PEER_LOST.search(quoted)))
 
 
 def read_tail(path: str) -> str:
@@ -96,7 +98,7 @@ def last_line(text: str) -> str:
 
 
 def _shortened(line: str) -> str:
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return line if len(line) <= MAX_QUOTE else line[: MAX_QUOTE - 1] + "…"
 
 
 def _from_error_file(path: str) -> str:
@@ -115,11 +117,8 @@ def _from_error_file(path: str) -> str:
 
 def oom_kills() -> int:
     """The number of processes that the kernel has killed out of memory on this host; 0 if unknown."""
-    try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
     return 0

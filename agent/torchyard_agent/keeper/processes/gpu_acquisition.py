@@ -1,4 +1,4 @@
-"""Locks the GPUs of a scheduled run at its start, when the run before it may still be ending."""
+"""Locks the GPUs of a scheduled run at its start, while an earlier run may still hold them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GpuAcquisition:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, only_if_idle: bool) -> None:
-        """`only_if_idle`: only while no process uses them."""
+        """Begins to try; with `only_if_idle`, the GPUs are locked only if no process uses them."""
         self.end()
         self._task = asyncio.get_running_loop().create_task(self._acquire(only_if_idle))
 
@@ -61,7 +61,7 @@ class GpuAcquisition:
 
 
 def users_of(uuids: Collection[str]) -> str:
-    """ "GPU 0 is used by python of ann (PID 12)"; empty if no process uses them, or NVML cannot tell."""
+    """ "GPU 0 is used by python of ann (PID 12)"; empty if no process uses them, or NVML is missing."""
     if not uuids:
         return ""
     from torchyard_agent.telemetry.nvml import Nvml  # imports ctypes, only where there are GPUs

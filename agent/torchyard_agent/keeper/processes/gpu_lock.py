@@ -24,8 +24,8 @@ from torchyard_agent.telemetry.process_owners import user_name
 ANSWER_S = 1.0
 """Time for a holder to answer."""
 _MAX_ANSWER = 4096
-_MAX_WORD = 200
-_ACCEPTS_AT_ONCE = 64
+_MAX_TEXT = 200
+_MAX_ACCEPTS = 64
 _RETRY_ACCEPT_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class GpuHeld(RpcError):
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
-        hint = "Wait for it to end, choose other GPUs, or ask them."
+        hint = "Wait for it to end, choose other GPUs, or contact the user."
         super().__init__(f"GPU {uuid} is {describe(holder)}", "gpu_held", hint)
         self.uuid = uuid
         self.holder = holder
@@ -71,10 +71,10 @@ class GpuLocks:
         return list(self._listeners)
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer clients that ask who holds these GPUs."""
+        """Begins to answer clients that request the holder of these GPUs."""
         self._loop = loop
         for listener in self._listeners.values():
-            loop.add_reader(listener, self._tell, listener)
+            loop.add_reader(listener, self._answer_clients, listener)
 
     def release(self) -> None:
         """Frees the GPUs. May be called twice."""
@@ -84,27 +84,27 @@ class GpuLocks:
                 self._loop.remove_reader(listener)
             listener.close()
 
-    def _tell(self, listener: socket.socket) -> None:
+    def _answer_clients(self, listener: socket.socket) -> None:
         """Answers waiting clients. Never blocks: an answer fits into the socket's buffer."""
-        for _ in range(_ACCEPTS_AT_ONCE):
+        for _ in range(_MAX_ACCEPTS):
             try:
-                asker, _ = listener.accept()
+                client, _ = listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                # Probably out of file descriptors. The loop would call this again at once, so pause for a while.
-                log.warning("cannot tell who holds a GPU: %s", error)
+                # Probably out of file descriptors. The loop would call this again at once, hence the pause.
+                log.warning("cannot answer a client that requests the holder of a GPU: %s", error)
                 if self._loop is not None:
                     self._loop.remove_reader(listener)
                     self._loop.call_later(_RETRY_ACCEPT_S, self._listen_again, listener)
                 return
-            with asker, contextlib.suppress(OSError):
-                asker.setblocking(False)
-                asker.send(self._answer)
+            with client, contextlib.suppress(OSError):
+                client.setblocking(False)
+                client.send(self._answer)
 
     def _listen_again(self, listener: socket.socket) -> None:
         if self._loop is not None and listener in self._listeners.values():
-            self._loop.add_reader(listener, self._tell, listener)
+            self._loop.add_reader(listener, self._answer_clients, listener)
 
 
 def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
@@ -112,44 +112,40 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
 
     GPUs are locked in a fixed order, so that one of two competing processes gets all of them.
     """
-    listeners: dict[str, socket.socket] = {}
-    try:
-        for uuid in sorted(set(uuids)):
-            listeners[uuid] = _bind(uuid)
-    except BaseException:  # cleanup on cancellation too; raised again
-        for listener in listeners.values():
-            listener.close()
-        raise
+    with contextlib.ExitStack() as opened:
+        listeners = {uuid: opened.enter_context(_bind(uuid)) for uuid in sorted(set(uuids))}
+        opened.pop_all()
     return GpuLocks(listeners, holder)
 
 
 def holder_of(uuid: str) -> dict[str, str] | None:
     """The holder of the GPU (see `GpuHeld`); None if it is free. Takes at most ANSWER_S seconds."""
     deadline = time.monotonic() + ANSWER_S
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asker:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
         while True:
-            asker.settimeout(max(deadline - time.monotonic(), 0.01))
+            client.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
-                asker.connect(gpu_socket(uuid))
+                client.connect(gpu_socket(uuid))
                 break
             except ConnectionRefusedError:
                 return None
             except OSError:
-                # Its queue is full; a holder that never accepts stays unknown.
+                # The holder's queue is full; if it never accepts, its run stays unknown.
                 if time.monotonic() >= deadline:
                     return {}
                 time.sleep(0.02)
-        return {**_claims(asker, deadline), "user": user_name(peer_uid(asker))}
+        return {**_claims(client, deadline), "user": user_name(peer_uid(client))}
 
 
 def _bind(uuid: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         for _ in range(10):
             try:
                 listener.bind(gpu_socket(uuid))
                 listener.listen(64)
                 listener.setblocking(False)
+                opened.pop_all()
                 return listener
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
@@ -157,30 +153,27 @@ def _bind(uuid: str) -> socket.socket:
             holder = holder_of(uuid)
             if holder is not None:
                 raise GpuHeld(uuid, holder)
-            # Bound without listening: its holder is just starting or ending.
+            # Bound without listening: the holder is starting or ending.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
-    except BaseException:  # cleanup on cancellation too; raised again
-        listener.close()
-        raise
 
 
-def _claims(asker: socket.socket, deadline: float) -> dict[str, str]:
+def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
     """The holder's answer; empty if it is missing or invalid."""
     answer = b""
     try:
         while b"\n" not in answer and len(answer) < _MAX_ANSWER:
-            asker.settimeout(max(deadline - time.monotonic(), 0.001))
-            part = asker.recv(_MAX_ANSWER)
+            client.settimeout(max(deadline - time.monotonic(), 0.001))
+            part = client.recv(_MAX_ANSWER)
             if not part or time.monotonic() > deadline:
                 break
             answer += part
-        said = json.loads(answer.split(b"\n", 1)[0])["holder"]
-        return {name: _word(said[name]) for name in ("run_id", "name", "host") if said.get(name)}
+        claims = json.loads(answer.split(b"\n", 1)[0])["holder"]
+        return {name: _printable(claims[name]) for name in ("run_id", "name", "host") if claims.get(name)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
-def _word(value: object) -> str:
+def _printable(value: object) -> str:
     """Another process's text as one printable line."""
-    return "".join(character for character in str(value)[:_MAX_WORD] if character.isprintable())
+    return "".join(character for character in str(value)[:_MAX_TEXT] if character.isprintable())

@@ -6,9 +6,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from torchyard_agent.keeper.processes import cgroup, process_control
+from torchyard_agent.telemetry.procfs import each_process, read_all
+
+END_DEADLINE_S = 5.0
+"""The time for killed processes to end."""
 
 
 def of_replicas(
@@ -38,32 +42,30 @@ def _session(pid: int) -> int:
 def _replica(pid: int) -> str:
     """The replica in a process's initial environment; empty if there is none."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = file.read().split(b"\0")
+        variables = read_all(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
         return ""
     mark = b"TORCHYARD_REPLICA="
     return next((one[len(mark) :].decode("utf-8", "replace") for one in variables if one.startswith(mark)), "")
 
 
-ENDED_WITHIN_S = 5.0
-
-
 def find(run_dir: str) -> list[int]:
-    """Processes of this user whose environment names the run's folder or a path in it."""
-    mark = b"TORCHYARD_RUN_DIR=" + os.fsencode(run_dir)
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal() and int(entry) != os.getpid():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
-                if any(value == mark or value.startswith(mark + b"/") for value in file.read().split(b"\0")):
-                    found.append(int(entry))
-    return found
+    """Processes of this user whose environment has the run's folder or a path in it."""
+    return [pid for pid, path in run_dirs() if pid != os.getpid() and (path + "/").startswith(run_dir + "/")]
+
+
+def run_dirs() -> Iterator[tuple[int, str]]:
+    """(PID, TORCHYARD_RUN_DIR) of this user's processes that have the variable in their environment."""
+    mark = b"TORCHYARD_RUN_DIR="
+    for pid, variables in each_process("environ"):
+        for variable in variables.split(b"\0"):
+            if variable.startswith(mark):
+                yield pid, os.fsdecode(variable[len(mark) :])
 
 
 def end(run_dir: str) -> list[int]:
-    """Kills the processes of `find` and returns those that remain. Blocks for up to ENDED_WITHIN_S seconds."""
-    deadline = time.monotonic() + ENDED_WITHIN_S
+    """Kills the processes of `find` and returns those that remain. Blocks for at most END_DEADLINE_S."""
+    deadline = time.monotonic() + END_DEADLINE_S
     node, _, run_id = run_dir.rstrip("/").rsplit("/", 3)[-3:]
     cgroup.end_leftovers(run_id, node)
     while left := find(run_dir):
@@ -87,7 +89,7 @@ def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
     nvml = Nvml.open()
     if nvml is None:
         return []
-    try:
+    with contextlib.closing(nvml):
         return [
             f"PID {process['pid']} on GPU {gpu.index}"
             for gpu in nvml.gpus
@@ -95,5 +97,3 @@ def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
             for process in nvml.running(gpu)
             if process["pid"] in pids
         ]
-    finally:
-        nvml.close()

@@ -8,12 +8,13 @@ import os
 import resource
 import signal
 
-MOST_DESCRIPTORS = 65_536
+from torchyard_agent.telemetry import process_tree
+
+MAX_DESCRIPTORS = 65_536
 """Soft limit of a rank: data loaders, shared tensors and peers exceed the usual 1,024. The hard limit may be a billion,
 which is too much for programs that close all descriptors up to their limit."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_KNOWS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -29,9 +30,9 @@ def become_subreaper() -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Raises the limit of this process and its children to MOST_DESCRIPTORS, or to the hard limit if that is lower."""
+    """Raises the limit of this process and its children to MAX_DESCRIPTORS, or to the hard limit if that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
@@ -50,39 +51,9 @@ def start_clean() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def children(pid: int) -> list[int]:
-    """Direct children, zombies included; empty if the process has ended."""
-    found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-            found += map(int, file.read().split())
-    return found
-
-
-def _children_of_all() -> dict[int, list[int]]:
-    """Children by parent from a scan of /proc, for kernels without CONFIG_PROC_CHILDREN."""
-    found: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-                found.setdefault(parent, []).append(int(entry))
-    return found
-
-
 def descendants(pid: int) -> list[int]:
     """All descendants of a process, parents before their children."""
-    find = children if _KNOWS_CHILDREN else _children_of_all().get
-    found: list[int] = []
-    level = [pid]
-    while level:
-        level = [child for parent in level for child in find(parent) or []]
-        found += level
-    return found
+    return process_tree.descendants([pid])[1:]
 
 
 def send(pid: int, number: int) -> bool:

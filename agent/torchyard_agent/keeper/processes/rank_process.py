@@ -201,7 +201,7 @@ def _cannot_start(place: RunPlace, argv: list[str], error: Exception) -> CannotS
     if code in (errno.EACCES, errno.EISDIR):
         return CannotStart(f"{program} may not be executed on {place.host}", NOT_EXECUTABLE)
     if code == errno.ENOEXEC:
-        return CannotStart(f"{program} is no program that {place.host} can run", NOT_EXECUTABLE)
+        return CannotStart(f"{program} is not a program that {place.host} can run", NOT_EXECUTABLE)
     if code == errno.E2BIG:
         return CannotStart(f"{program}: its arguments and environment are too long", NOT_EXECUTABLE)
     return CannotStart(f"{program} could not be started on {place.host}: {error}", NOT_EXECUTABLE)
@@ -242,5 +242,5 @@ def _setup_cause(place: RunPlace, replica: str, rank: RankAssignment, setup: lis
         return None
     if which == "exec":
         return Cause(f"{_named(rank['argv'][0])} is not there on {place.host} after the setup lines")
-    said = failure_diagnosis.last_line(failure_diagnosis.read_tail(place.log_file(replica, rank["local_rank"])))
-    return Cause(f"the setup line `{setup[int(which)]}` ended with {code}" + (f": {said}" if said else ""))
+    last = failure_diagnosis.last_line(failure_diagnosis.read_tail(place.log_file(replica, rank["local_rank"])))
+    return Cause(f"the setup line `{setup[int(which)]}` ended with {code}" + (f": {last}" if last else ""))

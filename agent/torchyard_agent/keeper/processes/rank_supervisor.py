@@ -1,4 +1,4 @@
-"""Starts, watches and ends the ranks of one host on the primary's orders, and reports what happens to them.
+"""Starts, watches and ends the ranks of one host on the primary's orders, and reports their states.
 
 Orders and reports are those of `link.messages`, whether the primary is this keeper or another one.
 """
@@ -47,7 +47,7 @@ SWEEP_EVERY_S = 0.05
 SPARES_EVERY_S = 1.0
 """Interval at which the next spare is considered; it starts once the one before has finished its imports."""
 GPUS_EVERY_S = 0.25
-"""Interval at which NVML is asked whether ended processes are off the GPUs."""
+"""Interval at which NVML is polled until ended processes are off the GPUs."""
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class RankSupervisor:
         return set(self._replicas)
 
     def pids(self) -> dict[str, list[int]]:
-        """The ranks that live, by replica."""
+        """PIDs of the live ranks, by replica."""
         found: dict[str, list[int]] = {}
         for rank in self._live.values():
             found.setdefault(rank.replica, []).append(rank.pid)
@@ -260,9 +260,6 @@ class RankSupervisor:
             self._notifications.add(process.pid)
             process.returncode = 0  # it is reaped here like every other child
 
-    def end_ranks(self, order: instructions.EndRanks) -> None:
-        self.end(set(order.replicas), order.grace_s)
-
     def end(self, names: set[str], grace_s: float) -> None:
         """Sends SIGTERM to the process groups of the replicas' ranks, and SIGKILL to their trees `grace_s` later."""
         self._ending |= names
@@ -304,7 +301,7 @@ class RankSupervisor:
     def _on_cleared(self, task: asyncio.Task[None]) -> None:
         self._clearing.discard(task)
         if not task.cancelled():
-            task.result()  # an error in the task must not go unnoticed
+            task.result()  # raises the task's error in the loop, which ends the keeper
 
     async def _clear_gang(self, order: ClearGang) -> None:
         names = set(order.replicas)
@@ -328,9 +325,6 @@ class RankSupervisor:
                 await self._wait_for_change()
         self.send(GangCleared(self.place.host, order.gang, order.generation))
 
-    def obey_sweep(self, order: instructions.Sweep) -> None:
-        self.sweep(order.grace_s)
-
     def sweep(self, grace_s: float) -> None:
         """Ends all processes below this one, and reports HostSwept when none is left."""
         if self.gpu_acquisition is not None:
@@ -342,7 +336,7 @@ class RankSupervisor:
         if self._sweeping is None:
             self._kill_at = kill_at
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
-            self._sweeping.add_done_callback(lambda task: task.result())  # an error in the task must not go unnoticed
+            self._sweeping.add_done_callback(lambda task: task.result())  # raises the task's error in the loop
         else:
             self._kill_at = min(self._kill_at, kill_at)
             self._changed.set()
@@ -355,7 +349,7 @@ class RankSupervisor:
 
     async def _sweep(self) -> None:
         reported = False
-        while self.reap():  # only waitpid knows that no child is left: /proc may miss one that changes its parent
+        while self.reap():  # until waitpid finds no child: /proc may miss a process that changes its parent
             everything = process_control.descendants(os.getpid())
             left = [pid for pid in everything if process_control.may_signal(pid)]
             if everything and not left:
@@ -404,7 +398,7 @@ class RankSupervisor:
             await asyncio.wait_for(self._changed.wait(), SWEEP_EVERY_S)
 
     def on_datagram(self, datagram: bytes) -> None:
-        """Takes a metrics datagram. The first step's are sent at once, later ones once a second."""
+        """Stores a datagram's metrics; those of the first step are sent at once, later ones once a second."""
         name = self.metrics.take(datagram)
         if name is None:
             return
@@ -432,6 +426,6 @@ _EXECUTE: dict[type, Callable[[RankSupervisor, Any], None]] = {
     instructions.StartRanks: RankSupervisor.start_ranks,
     messages.StartGeneration: RankSupervisor.start_generation,
     ClearGang: RankSupervisor.clear_gang,
-    instructions.EndRanks: RankSupervisor.end_ranks,
-    instructions.Sweep: RankSupervisor.obey_sweep,
+    instructions.EndRanks: lambda self, order: self.end(set(order.replicas), order.grace_s),
+    instructions.Sweep: lambda self, order: self.sweep(order.grace_s),
 }

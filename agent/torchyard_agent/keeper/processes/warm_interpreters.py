@@ -31,13 +31,13 @@ from torchyard_agent.protocol.rank_environment import VARIABLES_OF_A_RANK, is_re
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "warm_start")
 VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
-RUNS_S = 0.02
-PAUSES_S = 0.08
-"""A spare imports in slices of RUNS_S, with at most a fifth of a core. Its priority is not lowered: without
-privileges it could not be raised again for the rank."""
-PROVED_WITHIN_S = 1.0
+SLICE_S = 0.02
+PAUSE_S = 0.08
+"""A spare imports in slices of SLICE_S, with at most a fifth of a core. Its priority is not lowered, since raising it
+again for the rank needs privileges."""
+CONFIRM_TIMEOUT_S = 1.0
 """Time from a rank's start for an interpreter to confirm that it accepts orders; usually 0.1 s."""
-FIRST_TO_KILL = 1000
+SPARE_OOM_SCORE = 1000
 """oom_score_adj of a spare: if memory is short, the kernel ends it before any rank."""
 _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
 
@@ -47,7 +47,7 @@ Key = tuple[str, int]
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
-    """Whether a variable may differ between the interpreter's start and its rank's: it is read only by the script.
+    """Whether a variable may still change after the interpreter's start, since only the script reads it.
 
     Secrets may differ unless an interpreter or torch reads a variable of their name at its start.
     """
@@ -70,13 +70,13 @@ class WarmInterpreters:
 
     def __init__(self) -> None:
         self._waiting: dict[Key, _Interpreter] = {}
-        self._proved: set[Key] = set()
+        self._confirmed: set[Key] = set()
         """Interpreters that have confirmed that they accept orders."""
         self._importing: set[Key] = set()
-        self._in_vain: set[Key] = set()
-        """Ranks whose interpreter ended during its imports: no other is started early."""
-        self._slow: dict[Key, asyncio.TimerHandle] = {}
-        """Timers of the slices of spares."""
+        self._failed: set[Key] = set()
+        """Ranks whose interpreter ended during its imports: no other interpreter is started early for them."""
+        self._throttled: dict[Key, asyncio.TimerHandle] = {}
+        """Timers of spares that import in slices."""
 
     def __contains__(self, key: Key) -> bool:
         return key in self._waiting
@@ -100,7 +100,7 @@ class WarmInterpreters:
         `environment`: the rank's as far as it is known, with a PYTHONPATH. `spare`: it imports slowly, beside a
         training run, and is ended first if memory is short.
         """
-        if key in self._waiting or key in self._in_vain:
+        if key in self._waiting or key in self._failed:
             return
         try:
             started = self._execute(argv, environment, folder, imports)
@@ -108,12 +108,12 @@ class WarmInterpreters:
             log.info("%s: no interpreter is started early: %s", key[0], error)
             return
         process, channel = started
-        oom_score = _set_oom_score(process.pid, str(FIRST_TO_KILL)) if spare else ""
+        oom_score = _set_oom_score(process.pid, str(SPARE_OOM_SCORE)) if spare else ""
         self._waiting[key] = _Interpreter(process, channel, list(argv), dict(environment), oom_score)
         self._importing.add(key)
-        asyncio.get_running_loop().add_reader(channel, self._hear, key)
+        asyncio.get_running_loop().add_reader(channel, self._on_channel, key)
         if spare:
-            self._turn(key, signal.SIGCONT)
+            self._alternate(key, signal.SIGCONT)
 
     @staticmethod
     def _execute(
@@ -135,7 +135,7 @@ class WarmInterpreters:
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                     umask=umask.of_login(),
-                    preexec_fn=partial(_in_the_child, os.getpid()),
+                    preexec_fn=partial(_prepare_child, os.getpid()),
                 )
         except BaseException:  # cleanup on cancellation too; raised again
             ours.close()
@@ -159,27 +159,26 @@ class WarmInterpreters:
         output: BinaryIO,
         cgroup: Cgroup | None,
     ) -> subprocess.Popen[bytes] | None:
-        """Makes the waiting interpreter the rank and returns its process; None if a new one must be started."""
+        """Turns the waiting interpreter into the rank; returns its process, or None if a new one must be started."""
         known = self._waiting.get(key)
         if known is None:
             return None
         if known.process.poll() is not None:
-            self._forget_the_dead(key)
+            self._on_ended(key)
             return None
-        if key not in self._proved:
-            self._full_speed(key)
-            select.select([known.channel], [], [], PROVED_WITHIN_S)
-            self._hear(key)
-        if key not in self._proved:
+        if key not in self._confirmed:
+            self._end_throttling(key)
+            select.select([known.channel], [], [], CONFIRM_TIMEOUT_S)
+            self._on_channel(key)
+        if key not in self._confirmed:
             if key in self._waiting:
-                self._kill(known)
-                self._forget(key)
+                self._discard(key)
             return None
         changed = {
             name for name in {*environment, *known.environment} if environment.get(name) != known.environment.get(name)
         }
         anew = known.argv != list(argv) or not all(is_set_late(name, secrets) for name in changed)
-        self._full_speed(key)
+        self._end_throttling(key)
         if known.oom_score:
             _set_oom_score(known.process.pid, known.oom_score)
         if cgroup is not None:
@@ -193,8 +192,7 @@ class WarmInterpreters:
                 known.channel.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
         except OSError as error:
             log.info("%s: the interpreter that was started early does not answer: %s", key[0], error)
-            self._kill(known)
-            self._forget(key)
+            self._discard(key)
             return None
         self._forget(key)
         return known.process
@@ -204,33 +202,33 @@ class WarmInterpreters:
         for key, known in list(self._waiting.items()):
             if known.process.pid == pid:
                 known.process.returncode = 0
-                self._forget_the_dead(key)
+                self._on_ended(key)
 
     def reap(self) -> None:
         """Removes all interpreters that have ended, while no other part of the keeper reaps children."""
         for key, known in list(self._waiting.items()):
             if known.process.poll() is not None:
-                self._forget_the_dead(key)
+                self._on_ended(key)
 
-    def _forget_the_dead(self, key: Key) -> None:
+    def _on_ended(self, key: Key) -> None:
         log.info("%s, local rank %d: the interpreter that was started early has ended", *key)
         self._forget(key)
 
     def close(self) -> list[int]:
         """Kills all waiting interpreters; returns their PIDs, which are still to be reaped."""
         killed = self.pids()
-        for key, known in list(self._waiting.items()):
-            self._kill(known)
-            self._forget(key)
+        for key in list(self._waiting):
+            self._discard(key)
         return killed
 
-    @staticmethod
-    def _kill(known: _Interpreter) -> None:
-        process_control.send_group(known.process.pid, signal.SIGKILL)
-        known.process.returncode = -signal.SIGKILL  # the keeper reaps it, not Popen
+    def _discard(self, key: Key) -> None:
+        process = self._waiting[key].process
+        process_control.send_group(process.pid, signal.SIGKILL)
+        process.returncode = -signal.SIGKILL  # the keeper reaps it, not Popen
+        self._forget(key)
 
-    def _hear(self, key: Key) -> None:
-        """Reads an interpreter's state: accepts orders, imports finished, or ended; there may be none yet."""
+    def _on_channel(self, key: Key) -> None:
+        """Reads an interpreter's state, if it has sent one: accepts orders, has finished its imports, or has ended."""
         known = self._waiting[key]
         word = b""
         try:
@@ -240,37 +238,37 @@ class WarmInterpreters:
         except ConnectionResetError:
             pass
         if word:
-            self._proved.add(key)
+            self._confirmed.add(key)
             if not word.endswith(b"+"):
                 return
         asyncio.get_running_loop().remove_reader(known.channel)
-        self._full_speed(key)
+        self._end_throttling(key)
         self._importing.discard(key)
         if word:
             return
-        self._kill(known)
-        self._in_vain.add(key)
-        self._forget_the_dead(key)
+        self._failed.add(key)
+        log.info("%s, local rank %d: the interpreter that was started early has ended", *key)
+        self._discard(key)
 
-    def _turn(self, key: Key, number: signal.Signals) -> None:
+    def _alternate(self, key: Key, number: signal.Signals) -> None:
         process_control.send_group(self._waiting[key].process.pid, number)
         runs = number == signal.SIGCONT
         following = signal.SIGSTOP if runs else signal.SIGCONT
         loop = asyncio.get_running_loop()
-        self._slow[key] = loop.call_later(RUNS_S if runs else PAUSES_S, self._turn, key, following)
+        self._throttled[key] = loop.call_later(SLICE_S if runs else PAUSE_S, self._alternate, key, following)
 
-    def _full_speed(self, key: Key) -> None:
-        timer = self._slow.pop(key, None)
+    def _end_throttling(self, key: Key) -> None:
+        timer = self._throttled.pop(key, None)
         if timer is not None:
             timer.cancel()
             process_control.send_group(self._waiting[key].process.pid, signal.SIGCONT)
 
     def _forget(self, key: Key) -> None:
-        timer = self._slow.pop(key, None)
+        timer = self._throttled.pop(key, None)
         if timer is not None:
             timer.cancel()
         self._importing.discard(key)
-        self._proved.discard(key)
+        self._confirmed.discard(key)
         known = self._waiting.pop(key)
         with contextlib.suppress(RuntimeError):  # no loop runs any more
             asyncio.get_running_loop().remove_reader(known.channel)
@@ -286,7 +284,7 @@ def _anonymous_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _in_the_child(keeper: int) -> None:
+def _prepare_child(keeper: int) -> None:
     process_control.die_with(keeper)
     process_control.start_clean()
 

@@ -1,4 +1,4 @@
-"""Checkpoints as `torchyard_roles` writes them, with whatever in their files."""
+"""Checkpoints as `torchyard_roles` writes them, with arbitrary contents."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def same(one: Path, other: Path) -> bool:
 
 
 def there(folder: Path) -> list[str]:
-    """What lies in a folder of checkpoints, oldest first."""
+    """Names in a folder of checkpoints, oldest first."""
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []

@@ -1,4 +1,4 @@
-"""Checkpoints carried between the hosts of a run, by real keepers over real sockets."""
+"""Checkpoints copied between the hosts of a run, by real keepers over real sockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from tests.agent.keeper.checkpoints.sample_checkpoints import folder_of, same, save, there
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica, shell
 from tests.agent.keeper.link.test_gang_link import Relay
 from tests.waiting import eventually
@@ -26,7 +26,7 @@ def go(*hosts: Host) -> None:
 
 
 def carried(host: Host) -> list[tuple[str, str]]:
-    """(host, checkpoint) of what the primary's journal has as carried."""
+    """(host, checkpoint) of the copies in the primary's journal."""
     return [
         (event["host"], event["checkpoint"])
         for event in host.journal()
@@ -34,12 +34,12 @@ def carried(host: Host) -> list[tuple[str, str]]:
     ]
 
 
-def test_each_is_carried_to_the_evaluator_and_the_peer_and_the_newest_two_stay(play: Play) -> None:
-    async def scene(yard: KeeperCluster) -> None:
-        chief, peer, scorer, idle = await yard.add("gpu-a", "gpu-b", "gpu-c", "gpu-d")
+def test_checkpoints_are_copied_to_evaluator_and_peer_which_keep_two(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        chief, peer, scorer, idle = await cluster.add("gpu-a", "gpu-b", "gpu-c", "gpu-d")
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
         others = [replica("evaluator-0", "gpu-c", UNTIL_GO), replica("ps-0", "gpu-d", UNTIL_GO)]
-        await yard.begin(*replicas, *others, carry=True)
+        await cluster.begin(*replicas, *others, carry=True)
         await eventually(lambda: "running" in chief.states())
         names = []
         for step in (1, 2, 3):
@@ -53,15 +53,17 @@ def test_each_is_carried_to_the_evaluator_and_the_peer_and_the_newest_two_stay(p
             lambda: sorted(carried(chief)) == [(one, name) for one in ("gpu-b", "gpu-c") for name in names]
         )
         go(chief, peer)
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
 
-    play(scene)
+    run_scenario(scenario)
 
 
-def test_one_that_is_not_complete_is_left_alone_and_nothing_is_carried_where_it_is_not_asked_for(play: Play) -> None:
-    async def scene(yard: KeeperCluster) -> None:
-        chief, peer = await yard.add("gpu-a", "gpu-b")
-        await yard.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO), carry=True)
+def test_incomplete_checkpoints_are_not_copied(
+    run_scenario: RunScenario,
+) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        chief, peer = await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO), carry=True)
         await eventually(lambda: "running" in chief.states())
         whole = save(checkpoints(chief), 1)
         cut = save(checkpoints(chief), 2)
@@ -72,32 +74,32 @@ def test_one_that_is_not_complete_is_left_alone_and_nothing_is_carried_where_it_
 
         assert there(checkpoints(peer)) == [whole]
         go(chief, peer)
-        await yard.end()
+        await cluster.end()
 
-    play(scene)
+    run_scenario(scenario)
 
 
-def test_where_the_hosts_share_a_folder_nothing_is_carried(play: Play) -> None:
-    async def scene(yard: KeeperCluster) -> None:
-        chief, peer = await yard.add("gpu-a", "gpu-b")
-        await yard.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO))
+def test_nothing_is_copied_if_the_hosts_share_a_folder(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        chief, peer = await cluster.add("gpu-a", "gpu-b")
+        await cluster.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO))
         await eventually(lambda: "running" in chief.states())
         save(checkpoints(chief), 1)
         await asyncio.sleep(1.5)
         assert there(checkpoints(peer)) == []
         go(chief, peer)
-        await yard.end()
+        await cluster.end()
 
-    play(scene)
+    run_scenario(scenario)
 
 
-def test_a_chief_without_a_copy_is_brought_the_newest_before_it_starts(play: Play) -> None:
-    async def scene(yard: KeeperCluster) -> None:
-        chief, peer = await yard.add("gpu-a", "gpu-b")
+def test_a_chief_without_checkpoints_gets_the_newest_before_it_starts(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        chief, peer = await cluster.add("gpu-a", "gpu-b")
         name = save(checkpoints(peer), 7, 300_000)
         look = shell("ls $OUTPUTS/checkpoints > seen; while [ ! -e go ]; do sleep 0.02; done")
         outputs = {"OUTPUTS": str(chief.run_dir / "outputs"), "TORCHYARD_REPLICA": "chief-0"}
-        await yard.begin(
+        await cluster.begin(
             replica("chief-0", "gpu-a", look, env=outputs), replica("worker-0", "gpu-b", UNTIL_GO), carry=True
         )
         seen = chief.run_dir / "work" / "seen"
@@ -105,21 +107,21 @@ def test_a_chief_without_a_copy_is_brought_the_newest_before_it_starts(play: Pla
         assert same(checkpoints(chief) / name, checkpoints(peer) / name)
         assert carried(chief) == [("gpu-a", name)]
         go(chief, peer)
-        await yard.end()
+        await cluster.end()
 
-    play(scene)
+    run_scenario(scenario)
 
 
-def test_a_chief_that_starts_again_without_its_copies_is_brought_the_newest_first(play: Play) -> None:
-    async def scene(yard: KeeperCluster) -> None:
-        chief, peer = await yard.add("gpu-a", "gpu-b")
+def test_a_restarted_chief_without_checkpoints_gets_the_newest_first(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        chief, peer = await cluster.add("gpu-a", "gpu-b")
         fails = shell(
             "ls $OUTPUTS/checkpoints > seen.$TORCHELASTIC_RESTART_COUNT;"
             " while [ ! -e go ]; do [ -e fail ] && rm fail && exit 3; sleep 0.02; done"
         )
         outputs = {"OUTPUTS": str(chief.run_dir / "outputs"), "TORCHYARD_REPLICA": "chief-0"}
         again = [replica("chief-0", "gpu-a", fails, env=outputs), replica("worker-0", "gpu-b", UNTIL_GO)]
-        await yard.begin(*again, carry=True, max_restarts=1, failure_grace_s=0.1)
+        await cluster.begin(*again, carry=True, max_restarts=1, failure_grace_s=0.1)
         await eventually(lambda: "running" in chief.states())
         name = save(checkpoints(chief), 1)
         await eventually(lambda: carried(chief) == [("gpu-b", name)])
@@ -131,44 +133,44 @@ def test_a_chief_that_starts_again_without_its_copies_is_brought_the_newest_firs
         assert same(checkpoints(chief) / name, checkpoints(peer) / name)
         await eventually(lambda: "running" in chief.states()[chief.states().index("restarting") :])
         go(chief, peer)
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
 
-    play(scene)
+    run_scenario(scenario)
 
 
 class Bottleneck(Relay):
-    """Lets the gang link through, and whatever comes after it no further than its own door."""
+    """Forwards the gang link, and accepts later connections without forwarding them."""
 
     waiting = 0
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._writers:
             self.waiting += 1
             self._writers.append(writer)
         else:
-            await super()._meet(reader, writer)
+            await super()._on_connection(reader, writer)
 
 
-def test_a_run_can_be_stopped_while_its_chief_waits_for_a_checkpoint(play: Play) -> None:
-    async def scene(yard: KeeperCluster) -> None:
-        chief, peer = await yard.add("gpu-a", "gpu-b")
+def test_a_run_can_be_stopped_while_its_chief_waits_for_a_checkpoint(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        chief, peer = await cluster.add("gpu-a", "gpu-b")
         save(checkpoints(peer), 7)
         bottleneck = Bottleneck(chief.prepared["address"], chief.prepared["gang_port"])
         await bottleneck.open()
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
-        await yard.begin(*replicas, carry=True, through=bottleneck.member)
+        await cluster.begin(*replicas, carry=True, through=bottleneck.member)
         await eventually(lambda: bottleneck.waiting)
         assert "running" not in chief.states()
 
         await chief.call("stop", reason="enough", force=False)
 
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
         bottleneck.close()
 
-    play(scene)
+    run_scenario(scenario)
 
 
-def test_a_new_run_begins_with_the_newest_of_an_older_one_without_a_second_copy(tmp_path: Path) -> None:
+def test_a_new_run_links_the_newest_checkpoint_of_an_older_one(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     save(folder_of(old), 1)
     name = save(folder_of(old), 2)

@@ -1,4 +1,4 @@
-"""One checkpoint from one end of a connection to the other, whatever becomes of cables, disks and newer ones."""
+"""Transfers of checkpoints over broken connections and full disks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = bytes.fromhex(SECRET)
 
 
 class Pair:
-    """A door on this machine, and those who came in by it."""
+    """A listener on this machine, and its accepted connections."""
 
     async def __aenter__(self) -> Pair:
         self.met: asyncio.Queue[Stream] = asyncio.Queue()
@@ -55,7 +55,7 @@ class Pair:
 
 
 class Cut(Stream):
-    """An end whose cable is cut after some pieces."""
+    """An end whose connection breaks after some pieces."""
 
     pieces = 0
     left = 0
@@ -69,7 +69,7 @@ class Cut(Stream):
 
 
 class Stuck(Stream):
-    """An end that stops sending after some pieces, until the other hangs up."""
+    """An end that stops sending after some pieces until the other disconnects."""
 
     pieces = 0
 
@@ -80,15 +80,15 @@ class Stuck(Stream):
         await super().send_piece(data)
 
 
-def test_a_transfer_that_is_cut_goes_on_from_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_transfer_is_resumed(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     name = save(source, 1, 10 * file_transfer.PIECE, files=("model.pt",))
     pieces: list[int] = []
 
-    async def scene() -> None:
-        told: list[FromMember] = []
+    async def scenario() -> None:
+        sent: list[FromMember] = []
         async with Pair() as pair:
-            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, sent.append)
             receiver.fetch(name)
             for left in (6, 100):
                 stream = await asyncio.wait_for(pair.met.get(), 10)
@@ -100,17 +100,17 @@ def test_a_transfer_that_is_cut_goes_on_from_where_it_was(tmp_path: Path) -> Non
                 except gang_link.NETWORK_ERRORS:
                     assert left == 6
                 pieces.append(min(stream.pieces, left))
-            await eventually(lambda: told)
+            await eventually(lambda: sent)
             receiver.close()
-        assert told == [CheckpointFetched(name, "")]
+        assert sent == [CheckpointFetched(name, "")]
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert same(source / name, target / name)
     assert there(target) == [name]
     assert 10 <= sum(pieces) - 1 <= 14  # checkpoint.json is one; what was in the cut socket comes again
 
 
-def test_one_that_is_marked_as_the_last_is_carried_again_with_its_mark_alone(tmp_path: Path) -> None:
+def test_a_checkpoint_marked_as_final_is_copied_again_with_its_mark_only(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     name = save(source, 1, 10 * file_transfer.PIECE)
     shutil.copytree(source / name, target / name)
@@ -119,10 +119,10 @@ def test_one_that_is_marked_as_the_last_is_carried_again_with_its_mark_alone(tmp
     label = checkpoint_folders.newest(str(source), "run")
     assert (label, checkpoint_folders.newest(str(source), "other")) == (f"{name}-final", name)
 
-    async def scene() -> None:
-        told: list[FromMember] = []
+    async def scenario() -> None:
+        sent: list[FromMember] = []
         async with Pair() as pair:
-            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, sent.append)
             assert receiver.newest().name == name
             receiver.fetch(label)
             stream = await asyncio.wait_for(pair.met.get(), 10)
@@ -130,48 +130,48 @@ def test_one_that_is_marked_as_the_last_is_carried_again_with_its_mark_alone(tmp
             assert isinstance(stream, Cut)
             stream.left = 1
             await file_transfer.send(stream, str(source / name))
-            await eventually(lambda: told)
+            await eventually(lambda: sent)
             assert receiver.newest().name == label
-        assert told == [CheckpointFetched(label, "")]
+        assert sent == [CheckpointFetched(label, "")]
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert same(source / name, target / name)
     assert there(target) == [name]
 
 
-def test_one_that_was_saved_anew_for_the_same_step_is_carried_whole(tmp_path: Path) -> None:
-    """As groups at their own pace have it, whose chief saves last what all have learnt."""
+def test_another_save_of_the_same_step_is_copied_completely(tmp_path: Path) -> None:
+    """As with asynchronous groups, whose chief saves the final state of all."""
     source, target = tmp_path / "source", tmp_path / "target"
     name = save(source, 1, 3 * file_transfer.PIECE)
     shutil.copytree(source / name, target / name)
     (source / name / "model.pt").write_bytes(bytes(3 * file_transfer.PIECE))
 
-    async def scene() -> None:
-        told: list[FromMember] = []
+    async def scenario() -> None:
+        sent: list[FromMember] = []
         async with Pair() as pair:
-            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, sent.append)
             receiver.fetch(name)
-            while not told:
+            while not sent:
                 stream = await asyncio.wait_for(pair.met.get(), 10)
                 with suppress(*gang_link.NETWORK_ERRORS):
                     await file_transfer.send(stream, str(source / name))
-                await eventually(lambda: told or not pair.met.empty())
-        assert told == [CheckpointFetched(name, "")]
+                await eventually(lambda: sent or not pair.met.empty())
+        assert sent == [CheckpointFetched(name, "")]
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert same(source / name, target / name)
     assert there(target) == [name]
 
 
-def test_a_newer_one_drops_what_is_under_way_and_leaves_nothing_of_it(tmp_path: Path) -> None:
+def test_a_newer_checkpoint_replaces_the_transfer_under_way(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     old = save(source, 1, 20 * file_transfer.PIECE)
     new = save(source, 2, 3 * file_transfer.PIECE)
 
-    async def scene() -> None:
-        told: list[FromMember] = []
+    async def scenario() -> None:
+        sent: list[FromMember] = []
         async with Pair() as pair:
-            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, sent.append)
             receiver.fetch(old)
             first = await asyncio.wait_for(pair.met.get(), 10)
             first.__class__ = Stuck
@@ -182,16 +182,14 @@ def test_a_newer_one_drops_what_is_under_way_and_leaves_nothing_of_it(tmp_path: 
             await file_transfer.send(second, str(source / new))
             with pytest.raises(gang_link.NETWORK_ERRORS):
                 await giving
-            await eventually(lambda: told)
-        assert told == [CheckpointFetched(new, "")]
+            await eventually(lambda: sent)
+        assert sent == [CheckpointFetched(new, "")]
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert there(target) == [new]
 
 
-def test_a_newer_one_waits_for_a_disk_that_writes_the_one_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_transfer_waits_for_the_disk_of_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     old, new = save(source, 1), save(source, 2)
     writes, is_written, fsync = threading.Event(), threading.Event(), os.fsync
@@ -203,12 +201,12 @@ def test_a_newer_one_waits_for_a_disk_that_writes_the_one_before_it(
 
     monkeypatch.setattr(os, "fsync", slow)
 
-    async def scene() -> None:
-        told: list[FromMember] = []
+    async def scenario() -> None:
+        sent: list[FromMember] = []
         unheard: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         async with Pair() as pair:
-            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, sent.append)
             receiver.fetch(old)
             first = await asyncio.wait_for(pair.met.get(), 10)
             giving = asyncio.get_running_loop().create_task(file_transfer.send(first, str(source / old)))
@@ -219,16 +217,16 @@ def test_a_newer_one_waits_for_a_disk_that_writes_the_one_before_it(
             is_written.set()
             await file_transfer.send(await asyncio.wait_for(pair.met.get(), 10), str(source / new))
             await giving
-            await eventually(lambda: told)
-        assert told == [CheckpointFetched(new, "")]
+            await eventually(lambda: sent)
+        assert sent == [CheckpointFetched(new, "")]
         assert unheard == []
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert there(target) == [old, new]
     assert same(source / old, target / old)
 
 
-def test_a_disk_without_room_is_said_and_nothing_half_done_stays(
+def test_a_full_disk_is_reported_and_nothing_incomplete_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
@@ -239,23 +237,23 @@ def test_a_disk_without_room_is_said_and_nothing_half_done_stays(
 
     monkeypatch.setattr(os, "pwrite", full)
 
-    async def scene() -> None:
-        told: list[FromMember] = []
+    async def scenario() -> None:
+        sent: list[FromMember] = []
         async with Pair() as pair:
-            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, sent.append)
             receiver.fetch(name)
             stream = await asyncio.wait_for(pair.met.get(), 10)
             with pytest.raises((TransferError, *gang_link.NETWORK_ERRORS)):
                 await file_transfer.send(stream, str(source / name))
-            await eventually(lambda: told)
-        assert told == [CheckpointFetched(name, told[0].problem)]
-        assert "is full" in told[0].problem
+            await eventually(lambda: sent)
+        assert sent == [CheckpointFetched(name, sent[0].problem)]
+        assert "is full" in sent[0].problem
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert there(target) == []
 
 
-def test_a_checkpoint_that_names_files_elsewhere_is_not_complete(tmp_path: Path) -> None:
+def test_a_checkpoint_with_files_outside_its_folder_is_incomplete(tmp_path: Path) -> None:
     name = save(tmp_path, 1)
     (tmp_path / name / "checkpoint.json").write_text('{"files": {"../../secret": 3}}')
     assert checkpoint_folders.newest(str(tmp_path)) == ""
@@ -263,8 +261,8 @@ def test_a_checkpoint_that_names_files_elsewhere_is_not_complete(tmp_path: Path)
     assert checkpoint_folders.newest(str(tmp_path)) == name
 
 
-def test_an_end_that_offers_a_file_elsewhere_is_hung_up_on(tmp_path: Path) -> None:
-    async def scene() -> None:
+def test_a_sender_that_offers_a_file_outside_is_disconnected(tmp_path: Path) -> None:
+    async def scenario() -> None:
         async with Pair() as pair:
             stream, _ = await pair.dial({"carry": "x"})
             other = await pair.met.get()
@@ -274,5 +272,5 @@ def test_an_end_that_offers_a_file_elsewhere_is_hung_up_on(tmp_path: Path) -> No
             stream.abort()
             other.abort()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert there(tmp_path / "target") == []

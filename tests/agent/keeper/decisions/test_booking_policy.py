@@ -1,4 +1,4 @@
-"""When a run may begin and must deadline, by the calendar."""
+"""When a run may begin and must end, by the calendar."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def leaves_at(calendar: Calendar | None, own: OwnBooking = OWN, now: float = T0 
     return None if found is None else found.at
 
 
-def test_a_run_goes_on_after_its_booking_unless_somebody_elses_follows() -> None:
+def test_a_run_continues_after_its_booking_unless_another_owners_follows() -> None:
     assert leaves_at(None) is None
     assert leaves_at(known(MINE)) is None
     follows = booking("lee", T0 + HOUR, T0 + 2 * HOUR, A)
@@ -42,11 +42,11 @@ def test_a_run_goes_on_after_its_booking_unless_somebody_elses_follows() -> None
     assert leaves_at(known(MINE, booking("lee", T0 + HOUR, T0 + 2 * HOUR, B))) is None, "of other GPUs"
     assert leaves_at(known(MINE, booking("kim", T0 + HOUR, T0 + 2 * HOUR, A))) is None, "its own person's"
     later = booking("lee", T0 + 2 * HOUR, T0 + 3 * HOUR, A)
-    assert leaves_at(known(MINE, later)) == T0 + 2 * HOUR, "until then nobody wants them"
+    assert leaves_at(known(MINE, later)) == T0 + 2 * HOUR, "no booking follows before"
     assert leaves_at(known(MINE, follows), now=T0 + HOUR + 1) is None, "the calendar is too old"
 
 
-def test_one_that_is_to_stop_stops_whoever_follows_and_however_old_the_calendar() -> None:
+def test_a_run_with_stop_at_end_stops_with_any_calendar() -> None:
     stops = OWN._replace(stop_at_end=True)
     assert leaves_at(None, stops) == T0 + HOUR
     assert leaves_at(known(MINE), stops) is None, "the owner has changed their mind since"
@@ -55,7 +55,7 @@ def test_one_that_is_to_stop_stops_whoever_follows_and_however_old_the_calendar(
     assert leaves_at(known(extended), stops) == T0 + 3 * HOUR
 
 
-def test_it_is_warned_asked_to_save_and_gone_in_time() -> None:
+def test_a_run_is_warned_and_stopped_before_the_deadline() -> None:
     must = Deadline(T0, "lee follows")
     assert next_step(None, must, T0 - 700, **WAITS) == (None, "", T0 - 600)
     notice, act, _ = next_step(None, must, T0 - 600, **WAITS)
@@ -64,7 +64,7 @@ def test_it_is_warned_asked_to_save_and_gone_in_time() -> None:
     assert next_step(notice, must, T0 - 30, **WAITS)[1] == "stop"
 
 
-def test_it_is_never_stopped_without_notice() -> None:
+def test_a_run_is_never_stopped_without_notice() -> None:
     must = Deadline(T0, "lee follows")
     notice, act, _ = next_step(None, must, T0 + 500, **WAITS)
     assert act == "warn"
@@ -72,7 +72,7 @@ def test_it_is_never_stopped_without_notice() -> None:
     assert next_step(notice, must, T0 + 560, **WAITS)[1] == "stop"
 
 
-def test_who_may_stay_longer_is_warned_anew_and_who_may_stay_is_left_alone() -> None:
+def test_a_later_deadline_is_warned_again_and_none_ends_the_warning() -> None:
     notice = Warned(T0, T0 - 600)
     assert next_step(notice, Deadline(T0 + HOUR, "later"), T0 - 100, **WAITS) == (None, "", T0 + HOUR - 600)
     assert next_step(notice, None, T0 - 10, **WAITS) == (None, "", None)
@@ -89,20 +89,20 @@ def test_who_may_stay_longer_is_warned_anew_and_who_may_stay_is_left_alone() -> 
         (None, known(booking("kim", T0, T0 + HOUR, B)), T0 + 1, StartVerdict(only_if_idle=True)),
     ],
 )
-def test_a_run_begins_where_it_is_its_turn_and_else_only_on_idle_gpus(
+def test_a_run_begins_in_its_booking_and_else_only_on_idle_gpus(
     own: OwnBooking | None, calendar: Calendar | None, now: float, verdict: StartVerdict
 ) -> None:
     assert may_begin(own, [A], calendar, T0, now) == verdict
 
 
-def test_it_does_not_begin_on_others_gpus_nor_where_its_booking_was_cancelled() -> None:
+def test_a_run_does_not_begin_on_booked_gpus_or_after_cancellation() -> None:
     lees = known(booking("lee", T0, T0 + HOUR, A))
     assert "booked by lee until" in may_begin(None, [A], lees, T0, T0 + 1).refused
     assert "booked by lee until" in may_begin(OWN, [A], lees, T0, T0 + 1).refused
     assert "not in the calendar any more" in may_begin(OWN, [A], known(taken=T0 + 61), T0, T0 + 62).refused
 
 
-def test_a_booking_that_was_moved_takes_its_run_along() -> None:
+def test_a_moved_booking_moves_its_run() -> None:
     moved = known(booking("kim", T0 + HOUR, T0 + 2 * HOUR, A, id="mine"))
     assert start_of(OWN, T0, moved, T0) == T0 + HOUR
     assert start_of(OWN, T0 + 600, known(MINE), T0) == T0 + 600, "within its booking, as it was asked to"

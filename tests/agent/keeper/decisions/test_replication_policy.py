@@ -49,7 +49,7 @@ def test_an_evaluators_host_that_trains_too_is_the_peer_and_gets_it_once() -> No
     assert replication_policy.on_saved(made, ONE)[1] == [Transfer("b", ONE)]
 
 
-def test_nothing_is_carried_to_an_evaluator_on_the_chiefs_own_host() -> None:
+def test_nothing_is_copied_to_an_evaluator_on_the_chiefs_host() -> None:
     made = replication_policy.begin(["a"], [replica("chief-0", "a"), replica("evaluator-0", "a")])
 
     assert replication_policy.on_saved(made, ONE)[1] == []
@@ -64,11 +64,11 @@ def test_while_the_peer_is_lost_another_host_takes_its_place() -> None:
     assert replication_policy.on_host(made, "gpu-b", "")[1] == [Transfer("gpu-b", ONE)]
 
 
-def test_a_host_that_comes_with_the_newest_is_not_sent_it() -> None:
+def test_a_host_that_joins_with_the_newest_gets_no_copy() -> None:
     assert replication_policy.on_host(replication(newest=TWO), "gpu-c", TWO)[1] == []
 
 
-def test_a_newer_one_takes_the_place_of_what_is_under_way_but_not_twice_in_a_row() -> None:
+def test_a_newer_checkpoint_replaces_a_transfer_but_not_twice_in_a_row() -> None:
     made, _ = replication_policy.on_saved(replication("gpu-c"), ONE)
     made, orders = replication_policy.on_saved(made, TWO)
     assert orders == [Transfer("gpu-c", TWO)]
@@ -80,7 +80,7 @@ def test_a_newer_one_takes_the_place_of_what_is_under_way_but_not_twice_in_a_row
     assert orders == [Transfer("gpu-c", THREE)]
 
 
-def test_one_that_could_not_be_carried_is_not_tried_again_and_the_next_one_is() -> None:
+def test_a_refused_checkpoint_is_not_retried_and_the_next_one_is() -> None:
     made, _ = replication_policy.on_saved(replication("gpu-c"), ONE)
     made, orders = replication_policy.on_refused(made, "gpu-c", ONE)
     assert orders == []
@@ -88,7 +88,7 @@ def test_one_that_could_not_be_carried_is_not_tried_again_and_the_next_one_is() 
     assert replication_policy.on_saved(made, TWO)[1] == [Transfer("gpu-c", TWO)]
 
 
-def test_what_is_told_late_of_a_dropped_transfer_changes_nothing() -> None:
+def test_a_late_report_of_a_replaced_transfer_changes_nothing() -> None:
     made, _ = replication_policy.on_saved(replication("gpu-c"), ONE)
     made, _ = replication_policy.on_saved(made, TWO)
 
@@ -100,7 +100,7 @@ def test_what_is_told_late_of_a_dropped_transfer_changes_nothing() -> None:
     assert route.under_way == TWO
 
 
-def test_the_newest_of_all_is_brought_to_a_chief_that_has_an_older_one_or_none() -> None:
+def test_a_chief_with_an_older_checkpoint_gets_the_newest() -> None:
     made = replication(newest=ONE)
     made, _ = replication_policy.on_host(made, "gpu-b", TWO)
     made, _ = replication_policy.on_host(made, "gpu-c", THREE)

@@ -1,4 +1,4 @@
-"""The primary's door when more knock than it lets wait: the oldest make room, and nobody brings the keeper down."""
+"""Limits of the primary's server for unauthenticated connections."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ HERE = "127.0.0.1"
 KEY = bytes.fromhex(SECRET)
 
 
-def test_those_who_knock_at_once_make_room_each_the_oldest_of_them_first(
+def test_the_oldest_unauthenticated_connections_are_closed_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gang_link, "STRANGERS", 4)
+    monkeypatch.setattr(gang_link, "MAX_UNAUTHENTICATED", 4)
     monkeypatch.setattr(authenticated_transport, "HANDSHAKE_DEADLINE_S", 600.0)
 
-    async def knocking(door: socket.socket) -> list[bool]:
+    async def flood(door: socket.socket) -> list[bool]:
         listener = Listener({KEY: StoreServer(JoinStore()).serve})
-        strangers = [socket.create_connection(door.getsockname()) for _ in range(10)]  # it has not met any yet
+        clients = [socket.create_connection(door.getsockname()) for _ in range(10)]  # it has not met any yet
         await listener.open(door)
         try:
-            await eventually(lambda: sum(map(was_turned_away, strangers)) >= 6)
-            turned_away = [was_turned_away(stranger) for stranger in strangers]
+            await eventually(lambda: sum(map(was_closed, clients)) >= 6)
+            closed = [was_closed(client) for client in clients]
         finally:
             listener.close()
-        await eventually(lambda: all(map(was_turned_away, strangers)))
-        for stranger in strangers:
-            stranger.close()
-        return turned_away
+        await eventually(lambda: all(map(was_closed, clients)))
+        for client in clients:
+            client.close()
+        return closed
 
     with socket.create_server((HERE, 0), backlog=20) as door:
-        assert asyncio.run(knocking(door)) == [True] * 6 + [False] * 4
+        assert asyncio.run(flood(door)) == [True] * 6 + [False] * 4
     assert caplog.text.count("turned away ('127.0.0.1', ") == 1  # the others are counted
 
 
-def was_turned_away(stranger: socket.socket) -> bool:
-    stranger.setblocking(False)
+def was_closed(client: socket.socket) -> bool:
+    client.setblocking(False)
     try:
-        while data := stranger.recv(authenticated_transport.HELLO_BYTES):
+        while data := client.recv(authenticated_transport.HELLO_BYTES):
             assert len(data) <= authenticated_transport.HELLO_BYTES
     except BlockingIOError:
         return False
@@ -56,7 +56,7 @@ def was_turned_away(stranger: socket.socket) -> bool:
     return True
 
 
-def test_a_rank_whose_connection_has_ended_before_it_is_served_is_no_mistake_of_the_keeper() -> None:
+def test_a_connection_that_ends_before_it_is_served_is_no_error() -> None:
     async def meeting() -> list[dict[str, Any]]:
         mistakes: list[dict[str, Any]] = []
         served = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The gang link against strangers, garbage, replays and broken cables."""
+"""The gang link with unauthenticated clients, invalid data, replays and broken connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import SECRET, KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol import authenticated_transport
@@ -16,7 +16,7 @@ UNTIL_GO = shell("while [ ! -e go ]; do sleep 0.01; done")
 
 
 class Relay:
-    """A cable that can be cut and that records: members reach the primary through it."""
+    """A relay between members and the primary that records traffic and can be interrupted."""
 
     def __init__(self, address: str, port: int):
         self.target = (address, port)
@@ -26,10 +26,10 @@ class Relay:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection(*self.target)
         except ConnectionRefusedError:
@@ -63,11 +63,11 @@ class Relay:
             self._server.close()
 
 
-def test_strangers_garbage_and_wrong_secrets_disturb_nothing(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
+def test_unauthenticated_clients_do_not_disturb_the_run(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
-        await yard.begin(*replicas, joining=False)
+        await cluster.begin(*replicas, joining=False)
         where = (a.member["address"], a.member["gang_port"])
         strangers = [socket.create_connection(where) for _ in range(150)]
         for number, stranger in enumerate(strangers[:40]):
@@ -84,85 +84,85 @@ def test_strangers_garbage_and_wrong_secrets_disturb_nothing(play: Play) -> None
         await eventually(lambda: "running" in b.states())
         for host in (a, b):
             (host.run_dir / "work" / "go").touch()
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
         for stranger in strangers:
             stranger.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_replayed_conversation_is_turned_away(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b")
+def test_a_replayed_connection_is_refused(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b")
         relay = Relay(a.member["address"], a.member["gang_port"])
         await relay.open()
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
-        await yard.begin(*replicas, through=relay.member)
+        await cluster.begin(*replicas, through=relay.member)
         await eventually(lambda: "running" in b.states())
         with socket.create_connection((a.prepared["address"], a.prepared["gang_port"])) as thief:
             thief.settimeout(60)
             thief.send(bytes(relay.heard))
-            said = b""
+            received = b""
             with contextlib.suppress(ConnectionResetError):
-                said = thief.recv(4096, socket.MSG_WAITALL)
+                received = thief.recv(4096, socket.MSG_WAITALL)
             # The refusal is lost where the kernel resets the connection, as more was sent than the keeper reads.
-            assert said[authenticated_transport.HELLO_BYTES :] in (b"", authenticated_transport.REFUSAL)
+            assert received[authenticated_transport.HELLO_BYTES :] in (b"", authenticated_transport.REFUSAL)
         assert (await a.call("status"))["state"] == "running"
         for host in (a, b):
             (host.run_dir / "work" / "go").touch()
-        ended = await yard.end()
+        ended = await cluster.end()
         relay.close()
         assert ended["state"] == "succeeded"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_cut_cable_loses_no_word_where_it_is_mended_within_the_lease(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 6})
+def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 6})
         relay = Relay(a.member["address"], a.member["gang_port"])
         await relay.open()
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
-        await yard.begin(*replicas, through=relay.member)
+        await cluster.begin(*replicas, through=relay.member)
         await eventually(lambda: "running" in b.states())
         for _ in range(3):
             relay.cut()
             await asyncio.sleep(0.05)  # the member is somewhere in its attempts to come back
-        (b.run_dir / "work" / "go").touch()  # its end happens while nobody can hear it
+        (b.run_dir / "work" / "go").touch()  # it ends while the link is broken
         relay.cut()
         (a.run_dir / "work" / "go").touch()
-        ended = await yard.end()
+        ended = await cluster.end()
         relay.close()
         assert ended["state"] == "succeeded"
         assert [one["state"] for one in ended["replicas"]] == ["succeeded", "succeeded"]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_member_that_cannot_be_reached_is_named_with_the_port(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience={"join_within_s": 1.0})
+def test_a_member_that_cannot_be_reached_is_named_with_the_port(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"join_within_s": 1.0})
         replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
         with socket.create_server(("127.0.0.1", 0)) as blackhole:
             wrong = {"host": "gpu-a", "address": "127.0.0.1", "gang_port": blackhole.getsockname()[1]}
-            await yard.begin(*replicas, through=wrong)
-            ended = await yard.end()
+            await cluster.begin(*replicas, through=wrong)
+            ended = await cluster.end()
         where = f"{a.member['address']}:{a.member['gang_port']}"
         assert ended["state"] == "failed"
         assert ended["reason"].startswith(f"gpu-b did not reach the primary gpu-a at {where} in time")
         assert "firewall" in ended["reason"]
         assert "firewall" in b.ended()["reason"]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_the_secret_is_written_nowhere(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", shell("env")))
-        await yard.end()
+def test_the_secret_is_written_nowhere(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", shell("env")))
+        await cluster.end()
         for path in a.run_dir.rglob("*"):
             assert path.is_dir() or SECRET not in path.read_text(), path
         assert SECRET not in a.log()
 
-    play(story)
+    run_scenario(scenario)

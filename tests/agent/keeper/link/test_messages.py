@@ -65,7 +65,7 @@ def test_a_message_of_a_member_survives_its_encoding(message: messages.FromMembe
     assert messages.decode_from_member(sent(message), "gpu-b") == message
 
 
-def test_a_member_speaks_only_for_its_own_host() -> None:
+def test_a_member_can_only_report_for_its_own_host() -> None:
     assert messages.decode_from_member({"say": "gone", "host": "gpu-a"}, "gpu-b") == events.HostSwept("gpu-b")
 
 

@@ -1,4 +1,4 @@
-"""A host that was cut off takes part again: both ends of the gang link, one of them played by the test."""
+"""Hosts that were cut off rejoin: both ends of the gang link, one of them played by the test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import CLUSTER, SECRET, Host, KeeperCluster, replica, shell
 from tests.agent.keeper.link.test_gang_link import Relay
 from tests.waiting import eventually
@@ -19,13 +19,13 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Messa
 KEY = bytes.fromhex(SECRET)
 FOREVER = shell("exec sleep 1000")
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
-"""Short waits, and not so short that a busy machine loses anybody."""
+"""Short timeouts that a busy machine still meets."""
 PATIENT = {"lease_s": 60.0}
-"""For members that the test plays: nobody is lost who does not say so."""
+"""For members played by the test: no lease expires."""
 
 
 class OneWay(Relay):
-    """Always brings on what members say, and can keep back what the primary says."""
+    """Always forwards messages of members, and can hold back those of the primary."""
 
     def __init__(self, address: str, port: int):
         super().__init__(address, port)
@@ -41,32 +41,32 @@ class OneWay(Relay):
         writer.close()
 
 
-def test_a_member_that_alone_thinks_it_was_cut_off_is_started_again(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience=LOSING)
+def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts=LOSING)
         relay = OneWay(a.member["address"], a.member["gang_port"])
         await relay.open()
         count = shell('echo "start $TORCHYARD_GENERATION"; exec sleep 1000')
         replicas = [replica("chief-0", "gpu-a", count), replica("worker-0", "gpu-b", count)]
-        await yard.begin(*replicas, through=relay.member, max_restarts=1, failure_grace_s=0.2)
+        await cluster.begin(*replicas, through=relay.member, max_restarts=1, failure_grace_s=0.2)
         await eventually(lambda: "running" in b.states() and "start 0" in b.output("worker-0"))
         relay.is_open.clear()
         await eventually(lambda: "the primary host gpu-a was lost" in b.reason())
         relay.is_open.set()  # the primary has heard this member's heartbeats all the time
         await eventually(lambda: a.states()[-1] == "running" and "start 1" in b.output("worker-0"))
-        await eventually(lambda: len(yard.left()) == 2)
+        await eventually(lambda: len(cluster.left()) == 2)
         assert a.reason() == ""
         (again,) = [event for event in a.journal() if event["event"] == "gang_restart"]
         assert again["cause"].startswith("gpu-b was lost: its keeper ")
         await a.call("stop", reason="enough")
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
         relay.close()
 
-    play(story)
+    run_scenario(scenario)
 
 
 class Posed:
-    """A member that the test plays: it notes what the primary says, and says nothing by itself."""
+    """A member played by the test: it records messages of the primary, and sends only what the test sends."""
 
     def __init__(self, host: str, primary: Host):
         self.heard: list[Message] = []
@@ -126,7 +126,7 @@ class Posed:
 
 
 async def stop(primary: Host, members: dict[str, Posed]) -> None:
-    """Stops the run; the members, by the names of their replicas, end as the primary says."""
+    """Stops the run; the members, by the names of their replicas, end on its order."""
     before = {name: len(member.orders("end")) for name, member in members.items()}
     await primary.call("stop", reason="enough")
     for name, member in members.items():
@@ -138,7 +138,7 @@ async def stop(primary: Host, members: dict[str, Posed]) -> None:
     for member in members.values():
         await member.hears("ended")
         await member.close()
-    assert await primary.gone() == 0, primary.log()
+    assert await primary.exit_code() == 0, primary.log()
     assert primary.ended()["state"] == "stopped"
 
 
@@ -146,12 +146,12 @@ def generation(start: Message) -> int:
     return int(start["replicas"][0]["generation"])
 
 
-def test_what_a_lost_host_did_not_hear_of_a_start_is_never_said_to_it_again(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, _ = await yard.add("gpu-a", "gpu-b", patience=PATIENT)
+def test_orders_that_a_lost_host_missed_are_not_repeated(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, _ = await cluster.add("gpu-a", "gpu-b", timeouts=PATIENT)
         fails = "while ! test -e fail; do sleep 0.02; done; rm fail; exit 1"
         replicas = [replica("chief-0", "gpu-a", shell(fails)), replica("worker-0", "gpu-b", FOREVER)]
-        await yard.begin(*replicas, joining=False, max_restarts=3, failure_grace_s=0.1)
+        await cluster.begin(*replicas, joining=False, max_restarts=3, failure_grace_s=0.1)
         b = Posed("gpu-b", a)
         assert (await b.call())["lost"] is False
         await b.hears("share")
@@ -181,14 +181,16 @@ def test_what_a_lost_host_did_not_hear_of_a_start_is_never_said_to_it_again(play
 
         await stop(a, {"worker-0": b})
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_start_that_was_held_back_is_not_for_a_host_that_was_lost_meanwhile(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, *_ = await yard.add("gpu-a", "gpu-b", "gpu-c", patience=PATIENT)
+def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, *_ = await cluster.add("gpu-a", "gpu-b", "gpu-c", timeouts=PATIENT)
         shares = [replica(name, host, FOREVER) for name, host in (("chief-0", "gpu-a"), ("worker-0", "gpu-c"))]
-        await yard.begin(*shares, replica("evaluator-0", "gpu-b", FOREVER), joining=False, carry=True, max_restarts=1)
+        await cluster.begin(
+            *shares, replica("evaluator-0", "gpu-b", FOREVER), joining=False, carry=True, max_restarts=1
+        )
         b, c = Posed("gpu-b", a), Posed("gpu-c", a)
         for member, holds in ((b, ""), (c, "step-000000000007")):
             await member.call()
@@ -210,26 +212,26 @@ def test_a_start_that_was_held_back_is_not_for_a_host_that_was_lost_meanwhile(pl
         await stop(a, {"evaluator-0": b, "worker-0": c})
         assert b.orders("go") == []
 
-    play(story)
+    run_scenario(scenario)
 
 
 class PosedPrimary:
-    """The primary of one member, played by the test: it takes calls, and beats while it is in a conversation."""
+    """The primary of one member, played by the test: it accepts connections and sends heartbeats."""
 
     def __init__(self) -> None:
         self.heard: list[Message] = []
-        self.line = MessageChannel(self.heard.append)
+        self.channel = MessageChannel(self.heard.append)
         self.beats = True
         self._calls: asyncio.Queue[tuple[Stream, Message]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> dict[str, Any]:
-        """Its place, as members are told it."""
-        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        """The primary's address, as members get it."""
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         self._tasks.append(asyncio.create_task(self._beat()))
         return {"host": "gpu-a", "address": "127.0.0.1", "gang_port": self._server.sockets[0].getsockname()[1]}
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(*NETWORK_ERRORS):
             stream, introduction, _ = await gang_link.admit(reader, writer, KEY)
             self._calls.put_nowait((stream, introduction))
@@ -238,32 +240,32 @@ class PosedPrimary:
         while True:
             await asyncio.sleep(0.2)
             if self.beats:
-                self.line.beat()
+                self.channel.beat()
 
     async def called(self) -> tuple[Stream, Message]:
         """The next call, which waits for its answer, and how the member introduces itself."""
         return await asyncio.wait_for(self._calls.get(), 60)
 
     def converse(self, stream: Stream, introduction: Message, *, lost: bool) -> None:
-        stream.send({"got": self.line.got, "lost": lost})
-        self._tasks.append(asyncio.create_task(self.line.converse(stream, introduction["got"])))
+        stream.send({"got": self.channel.received, "lost": lost})
+        self._tasks.append(asyncio.create_task(self.channel.run_connection(stream, introduction["got"])))
 
     async def hears(self, say: str, times: int = 1) -> None:
         await eventually(lambda: [message["say"] for message in self.heard].count(say) >= times)
 
     async def close(self) -> None:
         self._tasks[0].cancel()
-        self.line.close()
+        self.channel.close()
         self._server.close()
         await asyncio.wait(self._tasks)
 
 
-def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: Play) -> None:
+def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: RunScenario) -> None:
     """Slow: its ranks take 1.5 s to end, and the lease runs out once meanwhile and once before."""
     taken = f"GPU-{os.urandom(8).hex()}"
 
-    async def story(yard: KeeperCluster) -> None:
-        (b,) = await yard.add("gpu-b", later=True, gpus=[taken], patience=LOSING)
+    async def scenario(cluster: KeeperCluster) -> None:
+        (b,) = await cluster.add("gpu-b", later=True, gpus=[taken], timeouts=LOSING)
         loop, lease_s = asyncio.get_running_loop(), LOSING["lease_s"]
         stubborn = shell("trap '' TERM; echo up; while :; do sleep 0.1; done")
         plan: Any = {
@@ -280,21 +282,21 @@ def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: 
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False
         primary.converse(stream, introduction, lost=False)
-        primary.line.send(messages.encode(Assignments(plan, replicates=False).of_host("gpu-b")))
+        primary.channel.send(messages.encode(Assignments(plan, replicates=False).of_host("gpu-b")))
         await primary.hears("joined")
-        primary.line.send({"say": "go"})
+        primary.channel.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n")
 
         # The primary alone has given it up. While it ends its ranks, its own lease runs out: that is old news by then.
-        primary.line.close()
+        primary.channel.close()
         silent_since = loop.time()
         stream, introduction = await primary.called()
         await asyncio.sleep(silent_since + lease_s - 0.75 - loop.time())
         primary.converse(stream, introduction, lost=True)
         await primary.hears("back")
-        primary.line.send({"say": "go"})
+        primary.channel.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n" * 2)
-        assert primary.line.connected
+        assert primary.channel.connected
 
         # It alone thinks that it was cut off. It calls while it still ends its ranks, and is not taken for lost.
         primary.beats = False
@@ -307,12 +309,12 @@ def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: 
         primary.beats = True
         primary.converse(stream, introduction, lost=True)
         await primary.hears("back", times=2)
-        over = {"run_id": yard.run_id, "state": "stopped", "reason": "enough", "replicas": [], "metrics": {}}
-        primary.line.send({"say": "ended", "ended": {**over, "timings": {}}})
-        assert await b.gone() == 0, b.log()
+        over = {"run_id": cluster.run_id, "state": "stopped", "reason": "enough", "replicas": [], "metrics": {}}
+        primary.channel.send({"say": "ended", "ended": {**over, "timings": {}}})
+        assert await b.exit_code() == 0, b.log()
         await primary.close()
 
     with socket.socket(socket.AF_UNIX) as other:  # which has a GPU that this run has not taken yet: it is scheduled
         other.bind(f"\0torchyard/gpu/{taken}")
         other.listen()
-        play(story)
+        run_scenario(scenario)

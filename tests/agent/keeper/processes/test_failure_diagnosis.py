@@ -1,4 +1,4 @@
-"""Causes in plain words, from what programs really print."""
+"""Causes of failures, from real output of programs."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_the_last_uncaught_exception_is_found(printed: str, found: str) -> None:
 
 def test_a_long_message_is_cut_to_one_line() -> None:
     found = failure_diagnosis.last_exception("Traceback (most recent call last):\n  File 'a'\nError: " + "x" * 5000)
-    assert len(found) == failure_diagnosis.LONGEST
+    assert len(found) == failure_diagnosis.MAX_QUOTE
     assert found.endswith("…")
 
 
 @pytest.mark.parametrize(
-    ("said", "consequence"),
+    ("text", "consequence"),
     [
         ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer", True),
         ("torch.distributed.DistBackendError: NCCL error in: …, remote process exited", True),
@@ -69,20 +69,20 @@ def test_a_long_message_is_cut_to_one_line() -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", False),
     ],
 )
-def test_what_a_peers_death_can_cause_is_told_apart(tmp_path: Path, said: str, consequence: bool) -> None:
+def test_connection_errors_count_as_consequences(tmp_path: Path, text: str, consequence: bool) -> None:
     log = tmp_path / "log"
-    log.write_text(f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
-    assert failure_diagnosis.of_exit(1, "", str(log)) == Cause(f"exited with 1: {said}", consequence)
+    log.write_text(f"Traceback (most recent call last):\n  File 'a'\n{text}\n")
+    assert failure_diagnosis.of_exit(1, "", str(log)) == Cause(f"exited with 1: {text}", consequence)
 
 
-def test_a_peer_that_is_gone_is_known_without_a_traceback_too(tmp_path: Path) -> None:
+def test_a_lost_peer_is_recognized_without_a_traceback(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("step 8\ntorchyard: reducer-1 on 10.0.0.2 is gone: it closed the connection.\n")
     assert failure_diagnosis.of_exit(1, "", str(log)).consequence
 
 
 @pytest.mark.parametrize(
-    ("said", "curable"),
+    ("text", "curable"),
     [
         ("torchyard_roles.errors.UsageProblem: worker-1's model differs from the chief's: `w` is …", False),
         ("torchyard_roles.errors.NotInThisVersion: The strategy 'x' is not in this version.", False),
@@ -90,9 +90,9 @@ def test_a_peer_that_is_gone_is_known_without_a_traceback_too(tmp_path: Path) ->
         ("RuntimeError: UsageProblem", True),
     ],
 )
-def test_what_a_script_is_told_of_itself_is_not_tried_again(tmp_path: Path, said: str, curable: bool) -> None:
+def test_usage_errors_of_a_script_are_incurable(tmp_path: Path, text: str, curable: bool) -> None:
     log = tmp_path / "log"
-    log.write_text(f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
+    log.write_text(f"Traceback (most recent call last):\n  File 'a'\n{text}\n")
     assert failure_diagnosis.of_exit(1, "", str(log)).curable is curable
 
 
@@ -108,7 +108,7 @@ def test_torchs_error_file_comes_before_the_log(tmp_path: Path) -> None:
     )
 
 
-def test_an_error_file_that_no_parser_can_read_says_nothing(tmp_path: Path) -> None:
+def test_an_invalid_error_file_is_ignored(tmp_path: Path) -> None:
     error_file = tmp_path / "error.json"
     error_file.write_text("[" * 200_000)  # deeper than Python's own stack
     assert failure_diagnosis.of_exit(1, str(error_file), "").text == "exited with 1 and printed nothing"

@@ -1,4 +1,4 @@
-"""Locks on GPUs between real processes, also of other users, and with rude ones on the other side."""
+"""Locks on GPUs between real processes, also of other users, and with misbehaving holders."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from torchyard_agent.protocol.paths import gpu_socket
 AGENT = Path(__file__).resolve().parents[4] / "agent"
 ME = getpass.getuser()
 BUSY_S = 10.0
-"""What a busy machine may need longer; a rude holder drips or keeps silent for minutes."""
-HOLDER = {"user": "somebody else", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
+"""Tolerance for a busy machine; misbehaving holders are slow or silent for minutes."""
+HOLDER = {"user": "another user", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
 
-# Holds the GPUs named on its command line and tells whoever asks, as a keeper does.
+# Holds the GPUs named on its command line and answers clients, as a keeper does.
 KEEPER = """
 import asyncio, sys
 from torchyard_agent.keeper.processes.gpu_lock import take
 async def main():
-    locks = take(sys.argv[1:], {"user": "somebody else", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"})
+    locks = take(sys.argv[1:], {"user": "another user", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"})
     locks.serve(asyncio.get_running_loop())
     print("ready", flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-# Takes the names as no keeper would: silent (never accepts), or whatever it is told to send.
+# Binds the names as no keeper would: silent (never accepts), or with the given answer.
 RUDE = """
 import socket, sys, time
 listener = socket.socket(socket.AF_UNIX)
@@ -86,19 +86,19 @@ def rude(
     return running(RUDE, "@" + gpu_socket(gpu)[1:], manners, str(backlog), user=user)
 
 
-def test_a_gpu_can_be_held_once_and_the_loser_is_told_by_whom() -> None:
+def test_a_gpu_can_be_held_once_and_the_error_names_the_holder() -> None:
     gpu = new_gpu()
     with running(KEEPER, gpu):
         with pytest.raises(GpuHeld) as refused:
             take([gpu], HOLDER)
-        # What the holder says of its user does not count: the kernel knows.
+        # The user comes from the kernel, not from the answer.
         assert refused.value.holder == {"user": ME, "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
         assert str(refused.value) == f"GPU {gpu} is held by {ME} for run digits (20260101-ab12)"
         assert refused.value.code == "gpu_held"
         assert refused.value.hint
 
 
-def test_whoever_gets_one_of_several_but_not_all_gets_none() -> None:
+def test_several_gpus_are_locked_all_or_none() -> None:
     first, second, third = sorted(new_gpu() for _ in range(3))
     with running(KEEPER, second):
         with pytest.raises(GpuHeld, match=second):
@@ -139,7 +139,7 @@ def test_releasing_stops_the_answers_of_a_running_loop() -> None:
     asyncio.run(scenario())
 
 
-def test_clients_that_do_not_read_or_leave_at_once_hold_nobody_up() -> None:
+def test_clients_that_do_not_read_block_no_others() -> None:
     gpu = new_gpu()
     with running(KEEPER, gpu), contextlib.ExitStack() as stack:
         for number in range(60):
@@ -147,7 +147,7 @@ def test_clients_that_do_not_read_or_leave_at_once_hold_nobody_up() -> None:
             client.connect(gpu_socket(gpu))
             if number % 2:
                 client.close()
-        assert holder_of(gpu) == {**HOLDER, "user": ME}, "told, and so in time"
+        assert holder_of(gpu) == {**HOLDER, "user": ME}, "answered in time"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_clients_that_do_not_read_or_leave_at_once_hold_nobody_up() -> None:
         "b'\\xff\\xfe\\n'",
     ],
 )
-def test_of_a_silent_or_rude_holder_the_user_is_known(manners: str) -> None:
+def test_the_user_of_a_silent_holder_is_known(manners: str) -> None:
     gpu = new_gpu()
     with rude(gpu, manners):
         began = time.monotonic()
@@ -174,13 +174,13 @@ def test_of_a_silent_or_rude_holder_the_user_is_known(manners: str) -> None:
         assert str(refused.value) == f"GPU {gpu} is held by an unknown process of user {ME}"
 
 
-def test_a_name_that_is_bound_but_answers_to_nobody_is_held_by_an_unknown_process() -> None:
+def test_a_bound_name_without_a_listener_is_held_by_an_unknown_process() -> None:
     gpu = new_gpu()
     with rude(gpu, "bound"), pytest.raises(GpuHeld, match=f"GPU {gpu} is held by an unknown process$"):
         take([gpu], HOLDER)
 
 
-def test_a_holder_whose_queue_is_full_is_given_up_in_time() -> None:
+def test_a_holder_with_a_full_queue_times_out() -> None:
     gpu = new_gpu()
     with rude(gpu, "silent", backlog=0), contextlib.ExitStack() as stack:
         for _ in range(3):
@@ -194,14 +194,14 @@ def test_a_holder_whose_queue_is_full_is_given_up_in_time() -> None:
         assert time.monotonic() - began < gpu_lock.ANSWER_S + BUSY_S
 
 
-def test_what_a_holder_says_cannot_upset_a_terminal() -> None:
+def test_control_characters_of_a_holder_are_removed() -> None:
     gpu = new_gpu()
     with rude(gpu, 'b\'{"holder": {"name": "a\\\\u001b[2Jb\\\\nc", "run_id": 7}}\\n\''):
         assert holder_of(gpu) == {"user": ME, "name": "a[2Jbc", "run_id": "7"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
-def test_another_users_lock_holds_and_is_told_as_that_users() -> None:
+def test_a_lock_of_another_user_names_that_user() -> None:
     gpu = new_gpu()
     claim = 'b\'{"holder": {"user": "root", "name": "digits"}}\\n\''
     with rude(gpu, claim, user=65534), pytest.raises(GpuHeld, match="is held by nobody for run digits"):

@@ -1,4 +1,4 @@
-"""Process trees, and what is found after a keeper's own death."""
+"""Process trees, and the orphans of a killed keeper."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import sys
 
 import pytest
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import KeeperCluster, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.keeper.processes import orphans, process_control
+from torchyard_agent.telemetry import process_tree
 
 
 @pytest.mark.parametrize("kernel", ["as it is", "without CONFIG_PROC_CHILDREN"])
 def test_a_tree_is_walked_to_its_leaves(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     if kernel != "as it is":
-        monkeypatch.setattr(process_control, "_KNOWS_CHILDREN", False)
+        monkeypatch.setattr(process_tree, "HAS_CHILDREN_FILES", False)
     code = "import subprocess; print('up', flush=True); subprocess.run(['sh', '-c', 'read line; true'])"
     tree = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
@@ -26,19 +27,19 @@ def test_a_tree_is_walked_to_its_leaves(monkeypatch: pytest.MonkeyPatch, kernel:
         below = []
         while not below:
             below = process_control.descendants(parent.pid)
-        assert process_control.children(parent.pid) == below[:1]
+        assert process_tree.children(parent.pid) == below[:1]
         assert parent.pid in process_control.descendants(os.getpid())
         parent.communicate(b"\n")
 
 
-def test_what_a_killed_keepers_ranks_left_is_found_and_ended(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a")
-        await yard.begin(replica("worker-0", "gpu-a", shell("setsid sleep 1000 & exec sleep 1000")))
+def test_orphans_of_a_killed_keeper_are_found_and_ended(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        await cluster.begin(replica("worker-0", "gpu-a", shell("setsid sleep 1000 & exec sleep 1000")))
         await eventually(lambda: len(orphans.find(str(a.run_dir))) == 2)
         a.process.kill()
-        await eventually(lambda: len(yard.left()) == 1)
+        await eventually(lambda: len(cluster.left()) == 1)
         assert orphans.end(str(a.run_dir)) == []
-        assert yard.left() == []
+        assert cluster.left() == []
 
-    play(story)
+    run_scenario(scenario)

@@ -17,7 +17,7 @@ def environment(login: dict[str, str], env: dict[str, str] | None = None, **secr
     return rank_process.environment(login, PLACE, "worker-0", rank, secrets)
 
 
-def test_the_login_then_the_plan_then_the_secrets() -> None:
+def test_secrets_override_the_plan_and_the_plan_the_login() -> None:
     made = environment({"A": "login", "B": "login", "C": "login"}, {"B": "plan", "C": "plan"}, C="secret")
     assert (made["A"], made["B"], made["C"]) == ("login", "plan", "secret")
 
@@ -28,14 +28,14 @@ def test_roles_can_be_imported_and_the_users_own_path_stays() -> None:
     assert environment({"PYTHONPATH": "/mine"}, {"PYTHONPATH": "/planned"})["PYTHONPATH"] == f"{ARCHIVE}:/planned"
 
 
-def test_what_only_the_host_knows_is_there() -> None:
+def test_variables_of_the_host_are_set() -> None:
     made = environment({})
     assert made["TORCHYARD_REPORT"] == "@torchyard/0/x/report/run-1"
     assert made["TORCHYARD_RUN_DIR"] == "/runs/run-1"
     assert made["TORCHELASTIC_ERROR_FILE"] == "/runs/run-1/errors/worker-0.1.json"
 
 
-def test_the_contract_of_an_outer_run_does_not_leak_in() -> None:
+def test_variables_of_an_outer_run_are_removed() -> None:
     outer = {"RANK": "7", "WORLD_SIZE": "8", "MASTER_ADDR": "x", "TORCHELASTIC_RUN_ID": "y", "TORCHYARD_ROLE": "ps"}
     made = environment({**outer, "LD_LIBRARY_PATH": "/cuda", "PATH": "/bin"})
     assert not set(outer) & set(made)
@@ -68,7 +68,7 @@ def test_a_server_has_no_step() -> None:
     assert latest.of("ps-0") == {"version": 12, "clients": 3, "bytes_s": 1e6}
 
 
-def test_names_of_a_scripts_own_are_kept_and_hostile_ones_are_not() -> None:
+def test_custom_metrics_with_valid_names_are_kept() -> None:
     latest = LatestMetrics({"worker-0"})
     hostile = {"a b": 1, "\x1b[31mred": 2, "x" * 65: 3, "1st": 4, "é": 5, "flag": True, "text": "6", "": 7, "x\n": 8}
     assert latest.take(metrics_report.encode("worker-0", 0, {"step": 1, "accuracy": 0.5, **hostile})) == "worker-0"
@@ -77,7 +77,7 @@ def test_names_of_a_scripts_own_are_kept_and_hostile_ones_are_not() -> None:
     assert latest.of("worker-0") == {"step": 1, "accuracy": None}
 
 
-def test_a_replica_has_at_most_32_names_of_its_own_however_they_come() -> None:
+def test_a_replica_has_at_most_32_custom_metrics() -> None:
     latest = LatestMetrics({"worker-0"})
     latest.take(metrics_report.encode("worker-0", 0, {f"a{number}": number for number in range(40)}))
     assert list(latest.of("worker-0")) == [f"a{number}" for number in range(32)]
@@ -85,7 +85,7 @@ def test_a_replica_has_at_most_32_names_of_its_own_however_they_come() -> None:
     assert latest.of("worker-0") == {"step": 3, "a0": 7.0, **{f"a{number}": number for number in range(1, 32)}}
 
 
-def test_what_is_no_report_is_dropped() -> None:
+def test_invalid_reports_are_dropped() -> None:
     latest = LatestMetrics({"worker-0"})
     huge = b'{"replica": "worker-0", "local_rank": 0, "metrics": {"step": 1' + b"0" * 400 + b"}}"
     for datagram in (b"", b"\xff", b"[]", b"[" * 5000, huge, metrics_report.encode("worker-9", 0, {"step": 1})):

@@ -1,4 +1,4 @@
-"""A rank whose interpreter was started early runs as one that is started only now."""
+"""A rank in an interpreter that was started early behaves as one that is started now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchyard_agent.keeper.processes.rank_process import Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters, is_set_late
 
 IMPORTED = "colorsys"
-"""What the interpreters import early in place of torch: no program here imports it, and Python's start does not."""
+"""The module that interpreters import early in place of torch; neither Python's start nor the programs import it."""
 
 DESCRIBE = """
 import gc, json, os, resource, signal, sys
@@ -92,12 +92,12 @@ class Bench:
         return rank_process.spawn(self.place, "worker-0", share, [], self.secrets, warm=self.warm if early else None)
 
     async def end(self, rank: Rank) -> tuple[int, str]:
-        """Its exit code, and what it has printed."""
+        """Its exit code and output."""
         await eventually(lambda: rank.process.poll() is not None)
         log = Path(self.place.log_file("worker-0", 0))
-        said = log.read_text()
+        output = log.read_text()
         log.unlink()
-        return rank.process.returncode, re.sub("0x[0-9a-f]{8,}", "0x…", said)
+        return rank.process.returncode, re.sub("0x[0-9a-f]{8,}", "0x…", output)
 
     async def both(
         self,
@@ -106,7 +106,7 @@ class Bench:
         act: Callable[[Rank], Awaitable[None]] | None = None,
         late: dict[str, str] | None = None,
     ) -> list[tuple[int, str]]:
-        """How the program ends and what it prints: started as usual, and early, before `write` has made its files.
+        """Exit codes and outputs of the program: started as usual, and early, before `write` has made its files.
 
         `late`: variables that the rank has, and its interpreter did not have at its start.
         """
@@ -144,7 +144,7 @@ def alike(found: list[tuple[int, str]]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("arguments", [("script.py",), ("inner/script.py",), ("-m", "inner.script"), ("link.py",)])
-def test_the_script_finds_itself_as_under_python_script(bench: Bench, arguments: tuple[str, ...]) -> None:
+def test_the_script_runs_as_under_python_script(bench: Bench, arguments: tuple[str, ...]) -> None:
     """Its command line, `__main__`, `sys.path`, environment, signals, files, session and niceness."""
 
     def write() -> None:
@@ -152,18 +152,18 @@ def test_the_script_finds_itself_as_under_python_script(bench: Bench, arguments:
         bench.write("inner/script.py", DESCRIBE)
         (bench.work / "link.py").symlink_to("inner/script.py")
 
-    async def story() -> None:
+    async def scenario() -> None:
         late = {"MASTER_PORT": "29500", "RANK": "3", "TORCHYARD_GENERATION": "1", "GLOO_SOCKET_IFNAME": "eth0"}
         found = await bench.both(*arguments, "--lr", "0.1", str(os.getpid()), write=write, late=late)
-        for code, said in found:
-            assert code == 0, said
-        early, usual = (json.loads(said) for _, said in found)
+        for code, output in found:
+            assert code == 0, output
+        early, usual = (json.loads(output) for _, output in found)
         assert early == usual
         assert early["environ"]["MASTER_PORT"] == "29500"
         assert "TORCHYARD_WARM_START" not in early["environ"]
         assert early["leader"] == [True, True, True]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_an_absolute_script_and_a_relative_pythonpath(bench: Bench, tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_an_absolute_script_and_a_relative_pythonpath(bench: Bench, tmp_path: Pa
         bench.write("script.py", "import sys, library; print(library.__file__, sys.path, __file__)")
         bench.write("src/library.py", "")
 
-    code, said = alike(asyncio.run(bench.both(str(bench.work / "script.py"), write=write)))
-    assert (code, "src/library.py" in said) == (0, True), said
+    code, output = alike(asyncio.run(bench.both(str(bench.work / "script.py"), write=write)))
+    assert (code, "src/library.py" in output) == (0, True), output
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_an_absolute_script_and_a_relative_pythonpath(bench: Bench, tmp_path: Pa
         ("import inspect; print([f.function for f in inspect.stack()], inspect.getsource(inspect.currentframe()))", 0),
     ],
 )
-def test_it_ends_and_complains_as_under_python_script(bench: Bench, source: str, code: int) -> None:
+def test_tracebacks_and_exit_codes_are_those_of_python_script(bench: Bench, source: str, code: int) -> None:
     found = alike(asyncio.run(bench.both("script.py", write=lambda: bench.write("script.py", source))))
     assert found[0] == code, found[1]
 
 
-def test_a_module_that_fails_complains_as_under_python_m(bench: Bench) -> None:
-    code, said = alike(asyncio.run(bench.both("-m", "train", write=lambda: bench.write("train.py", "1 / 0"))))
-    assert (code, "ZeroDivisionError" in said) == (1, True)
+def test_a_failing_module_prints_the_traceback_of_python_m(bench: Bench) -> None:
+    code, output = alike(asyncio.run(bench.both("-m", "train", write=lambda: bench.write("train.py", "1 / 0"))))
+    assert (code, "ZeroDivisionError" in output) == (1, True)
 
 
 def test_multiprocessing_and_pickle_know_the_scripts_own_classes(bench: Bench) -> None:
@@ -225,8 +225,8 @@ def test_multiprocessing_and_pickle_know_the_scripts_own_classes(bench: Bench) -
                 print(pool.map(double, [Point(4)])[0].x)
     """
     found = asyncio.run(bench.both("script.py", "-v", write=lambda: bench.write("script.py", source)))
-    code, said = alike(found)
-    assert (code, said.splitlines()[-1]) == (0, "8"), said
+    code, output = alike(found)
+    assert (code, output.splitlines()[-1]) == (0, "8"), output
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGINT, -2), (signal.SIGHUP, -1)])
@@ -246,22 +246,22 @@ def test_a_sitecustomize_of_the_users_own_is_imported(bench: Bench) -> None:
     bench.env["PYTHONPATH"] = str(bench.work / "site")
     bench.write("site/sitecustomize.py", "import builtins; builtins.seen = __file__")
     source = "import sitecustomize; print(seen, sitecustomize.__file__)"
-    code, said = alike(asyncio.run(bench.both("script.py", write=lambda: bench.write("script.py", source))))
-    assert (code, said.count("site/sitecustomize.py")) == (0, 2), said
+    code, output = alike(asyncio.run(bench.both("script.py", write=lambda: bench.write("script.py", source))))
+    assert (code, output.count("site/sitecustomize.py")) == (0, 2), output
 
 
-def test_what_the_imports_print_opens_the_ranks_log(bench: Bench, tmp_path: Path) -> None:
+def test_output_of_the_imports_begins_the_ranks_log(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "chatty.py").write_text("import os; print('imported'); os.write(2, b'from below\\n')")
     bench.env["PYTHONPATH"] = str(tmp_path / "lib")
     bench.write("script.py", "import chatty; print('then the script')")
 
-    async def story() -> tuple[int, str]:
+    async def scenario() -> tuple[int, str]:
         share = bench.share("script.py")
         await bench.start_early(share, imports=("chatty",))
         return await bench.end(bench.start(share, early=True))
 
-    assert asyncio.run(story()) == (0, "imported\nfrom below\nthen the script\n")
+    assert asyncio.run(scenario()) == (0, "imported\nfrom below\nthen the script\n")
 
 
 IS_EARLY = f"import os, sys; print({IMPORTED!r} in sys.modules, os.environ.get('OMP_NUM_THREADS'))"
@@ -271,12 +271,12 @@ async def _early(bench: Bench, share: Any, later: Any, imports: tuple[str, ...] 
     """(Whether the process that waited became the rank, the first line that it printed.)"""
     pid = await bench.start_early(share, imports=imports)
     rank = bench.start(later, early=True)
-    code, said = await bench.end(rank)
-    assert code == 0, said
-    return rank.pid == pid, said.splitlines()[0]
+    code, output = await bench.end(rank)
+    assert code == 0, output
+    return rank.pid == pid, output.splitlines()[0]
 
 
-def test_what_was_imported_early_is_there(bench: Bench) -> None:
+def test_early_imports_are_used(bench: Bench) -> None:
     bench.write("script.py", IS_EARLY)
     share = bench.share("script.py")
     assert asyncio.run(_early(bench, share, share)) == (True, "True None")
@@ -288,7 +288,7 @@ def test_a_variable_that_torch_reads_at_its_import_makes_the_process_start_anew(
     assert asyncio.run(_early(bench, early, later)) == (True, "False 3")
 
 
-def test_a_variable_that_is_gone_makes_the_process_start_anew(bench: Bench) -> None:
+def test_a_removed_variable_makes_the_process_start_anew(bench: Bench) -> None:
     bench.write("script.py", IS_EARLY)
     early, later = bench.share("script.py", OMP_NUM_THREADS="3"), bench.share("script.py")
     assert asyncio.run(_early(bench, early, later)) == (True, "False None")
@@ -302,15 +302,15 @@ def test_another_command_line_makes_the_process_start_anew(bench: Bench) -> None
 
 @pytest.mark.parametrize("shadow", [f"{IMPORTED}.py", f"{IMPORTED}/__init__.py"])
 def test_a_module_of_the_program_that_shadows_an_imported_one_is_the_one_imported(bench: Bench, shadow: str) -> None:
-    """Which the program brings along only after the interpreter was started."""
+    """The module is created only after the interpreter was started."""
     source = f"import {IMPORTED}; print({IMPORTED}.__file__)"
     bench.write("inner/script.py", source)
 
     def write() -> None:
         bench.write(f"inner/{shadow}", "")
 
-    code, said = alike(asyncio.run(bench.both("inner/script.py", write=write)))
-    assert (code, said) == (0, f"{bench.work}/inner/{shadow}\n")
+    code, output = alike(asyncio.run(bench.both("inner/script.py", write=write)))
+    assert (code, output) == (0, f"{bench.work}/inner/{shadow}\n")
 
 
 def test_an_import_that_fails_is_left_to_the_script(bench: Bench, tmp_path: Path) -> None:
@@ -327,16 +327,16 @@ def test_secrets_arrive_with_the_rank(bench: Bench) -> None:
     bench.secrets = {"TOKEN": "hush"}
     share = bench.share("script.py")
 
-    async def story() -> tuple[bool, str]:
+    async def scenario() -> tuple[bool, str]:
         pid = await bench.start_early(share)
         assert b"hush" not in Path(f"/proc/{pid}/environ").read_bytes()
         rank = bench.start(share, early=True)
         return rank.pid == pid, (await bench.end(rank))[1]
 
-    assert asyncio.run(story()) == (True, "hush True\n")
+    assert asyncio.run(scenario()) == (True, "hush True\n")
 
 
-def test_which_variables_may_come_late() -> None:
+def test_variables_that_may_be_set_late() -> None:
     secrets = {"TOKEN": "x", "PYTHONPATH": "y", "OMP_NUM_THREADS": "1"}
     late = ("RANK", "MASTER_ADDR", "TORCHYARD_PEERS", "TORCHELASTIC_RUN_ID", "NCCL_SOCKET_IFNAME", "TOKEN")
     early = ("PYTHONPATH", "OMP_NUM_THREADS", "TORCH_LOGS", "LD_LIBRARY_PATH", "NCCL_DEBUG", "HOME", "ANYTHING")
@@ -345,8 +345,8 @@ def test_which_variables_may_come_late() -> None:
 
 
 @pytest.mark.parametrize("interpreter", ["wrapper", "isolated", "shell"])
-def test_what_is_no_plain_python_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, interpreter: str) -> None:
-    """A wrapper around Python, one that ignores PYTHONPATH, and no Python at all: they are started as ever."""
+def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, interpreter: str) -> None:
+    """A wrapper around Python, one that ignores PYTHONPATH, and no Python at all: they are started as usual."""
     lines = {
         "wrapper": f'exec {sys.executable} "$@"',
         "isolated": f'exec {sys.executable} -I "$@"',
@@ -358,7 +358,7 @@ def test_what_is_no_plain_python_runs_nothing_before_its_rank(bench: Bench, tmp_
     bench.interpreter = str(wrapper)
     bench.write("script.py", f"open({str(tmp_path / 'marks')!r}, 'a').write('x'); print('ran')")
 
-    async def story() -> tuple[int, str]:
+    async def scenario() -> tuple[int, str]:
         share = bench.share("script.py")
         assert await bench.start_early(share) == 0
         assert not (tmp_path / "marks").exists()
@@ -366,7 +366,7 @@ def test_what_is_no_plain_python_runs_nothing_before_its_rank(bench: Bench, tmp_
         assert not bench.warm.pids()  # it is not tried again and again
         return await bench.end(bench.start(share, early=True))
 
-    assert asyncio.run(story()) == (0, "ran\n")
+    assert asyncio.run(scenario()) == (0, "ran\n")
 
 
 @pytest.mark.parametrize("pause_s", [0.1, 5])
@@ -377,7 +377,7 @@ def test_a_wrapper_that_has_not_ended_yet_is_not_handed_a_rank(bench: Bench, tmp
     bench.interpreter = str(wrapper)
     bench.write("script.py", "print('ran')")
 
-    async def story() -> tuple[int, str]:
+    async def scenario() -> tuple[int, str]:
         share = bench.share("script.py")
         variables = rank_process.environment(os.environ, bench.place, "worker-0", share, {})
         bench.warm.start(("worker-0", 0), share["argv"], variables, bench.place.work, (IMPORTED,), spare=False)
@@ -386,13 +386,13 @@ def test_a_wrapper_that_has_not_ended_yet_is_not_handed_a_rank(bench: Bench, tmp
         os.waitpid(pid, 0)
         return ended
 
-    assert asyncio.run(story()) == (0, "ran\n")
+    assert asyncio.run(scenario()) == (0, "ran\n")
 
 
 def test_an_interpreter_that_was_killed_is_replaced(bench: Bench) -> None:
     bench.write("script.py", IS_EARLY)
 
-    async def story() -> tuple[bool, str]:
+    async def scenario() -> tuple[bool, str]:
         share = bench.share("script.py")
         pid = await bench.start_early(share)
         os.kill(pid, signal.SIGKILL)
@@ -400,20 +400,20 @@ def test_an_interpreter_that_was_killed_is_replaced(bench: Bench) -> None:
         rank = bench.start(share, early=True)
         return rank.pid == pid, (await bench.end(rank))[1]
 
-    assert asyncio.run(story()) == (False, "False None\n")
+    assert asyncio.run(scenario()) == (False, "False None\n")
 
 
 def test_an_interpreter_that_is_not_needed_ends(bench: Bench) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         pid = await bench.start_early(bench.share("script.py"))
         assert bench.warm.close() == [pid]
         assert os.waitpid(pid, 0) == (pid, signal.SIGKILL)
         assert bench.warm.pids() == []
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_a_spare_imports_slowly_and_is_the_first_to_go_until_it_is_the_rank(bench: Bench, tmp_path: Path) -> None:
+def test_a_spare_is_throttled_and_killed_first_until_it_is_the_rank(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     busy = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
     (tmp_path / "lib" / "busy.py").write_text(busy)
@@ -421,7 +421,7 @@ def test_a_spare_imports_slowly_and_is_the_first_to_go_until_it_is_the_rank(benc
     bench.write("script.py", "import os; print(os.nice(0), open('/proc/self/oom_score_adj').read())")
     usual = Path("/proc/self/oom_score_adj").read_text()
 
-    async def story() -> None:
+    async def scenario() -> None:
         share = bench.share("script.py")
         loop = asyncio.get_running_loop()
         begin = loop.time()
@@ -433,7 +433,7 @@ def test_a_spare_imports_slowly_and_is_the_first_to_go_until_it_is_the_rank(benc
         assert rank.pid == pid
         assert (await bench.end(rank)) == (0, f"0 {usual}\n")
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_spare_that_still_imports_becomes_the_rank_at_full_speed(bench: Bench, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_a_spare_that_still_imports_becomes_the_rank_at_full_speed(bench: Bench,
     bench.env["PYTHONPATH"] = str(tmp_path / "lib")
     bench.write("script.py", "import sys; print('slow' in sys.modules)")
 
-    async def story() -> None:
+    async def scenario() -> None:
         share = bench.share("script.py")
         variables = rank_process.environment(os.environ, bench.place, "worker-0", share, {})
         bench.warm.start(("worker-0", 0), share["argv"], variables, bench.place.work, ("slow",), spare=True)
@@ -452,4 +452,4 @@ def test_a_spare_that_still_imports_becomes_the_rank_at_full_speed(bench: Bench,
         bench.write("go", "")
         assert await bench.end(rank) == (0, "True\n")
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica
 from tests.waiting import eventually
 from torchyard_agent.keeper.processes import process_control
@@ -20,7 +20,7 @@ from torchyard_agent.keeper.processes.rank_process import ARCHIVE
 from torchyard_agent.protocol.paths import gpu_socket
 
 IMPORTED = "colorsys"
-"""Stands for torch, which takes seconds to import; nothing here imports it by itself."""
+"""In place of torch, which takes seconds to import; no program here imports it itself."""
 TELLS = f"""
 import os, sys
 print(os.environ["TORCHYARD_GENERATION"], {IMPORTED!r} in sys.modules, os.getpid(), os.environ["TOKEN"], flush=True)
@@ -42,7 +42,7 @@ def python(name: str, *arguments: str) -> list[str]:
 
 
 def wanted(name: str) -> dict[str, Any]:
-    """What a desktop asks of gpu-a for its replica worker-0."""
+    """The parameters of `warm` for gpu-a and its replica worker-0."""
     env = {"TORCHYARD_RUN_DIR": "<folder>/outputs", "TORCHYARD_REPLICA": "worker-0"}
     rank = {"rank": 0, "local_rank": 0, "argv": python("script.py", "--out=<folder>"), "env": env}
     replicas = [{"name": "worker-0", "ranks": [rank]}]
@@ -73,39 +73,41 @@ def words(host: Host, replica: str = "worker-0") -> list[list[str]]:
     return [line.split() for line in host.output(replica).splitlines()]
 
 
-def test_a_run_begins_in_the_interpreter_that_was_started_before_it_was_prepared(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", warm=wanted)
+def test_a_run_begins_in_the_interpreter_that_was_started_before_it_was_prepared(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", warm=wanted)
         pid = await waiting(a)
         await a.prepare()
         write(a, TELLS + "print(sys.argv)")
         argv = python("script.py", f"--out={a.run_dir}")
         env = {"TORCHYARD_RUN_DIR": f"{a.run_dir}/outputs", "TORCHYARD_REPLICA": "worker-0"}
-        await yard.begin(replica("worker-0", "gpu-a", argv, env=env))
-        assert (await yard.end())["state"] == "succeeded"
+        await cluster.begin(replica("worker-0", "gpu-a", argv, env=env))
+        assert (await cluster.end())["state"] == "succeeded"
         assert words(a)[0] == ["0", "True", str(pid), "hush"]
         assert a.output("worker-0").endswith(f"['script.py', '--out={a.run_dir}']\n")
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_another_command_line_than_planned_is_the_one_that_runs(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", warm=wanted)
+def test_a_changed_command_line_is_the_one_that_runs(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a", warm=wanted)
         pid = await waiting(a)
         await a.prepare()
         write(a, TELLS)
-        await yard.begin(replica("worker-0", "gpu-a", python("script.py", "--other")))
-        assert (await yard.end())["state"] == "succeeded"
+        await cluster.begin(replica("worker-0", "gpu-a", python("script.py", "--other")))
+        assert (await cluster.end())["state"] == "succeeded"
         assert words(a) == [["0", "False", str(pid), "hush"]]
 
-    play(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("how", ["abort", "stop", "no start comes", "keeper killed", "daemon gone", "refused"])
-def test_a_launch_that_is_called_off_leaves_no_interpreter(play: Play, how: str) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        (a,) = await yard.add("gpu-a", warm=wanted, patience={"launch_lease_s": 3.0} if how == "no start comes" else {})
+def test_an_aborted_launch_leaves_no_interpreter(run_scenario: RunScenario, how: str) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add(
+            "gpu-a", warm=wanted, timeouts={"launch_lease_s": 3.0} if how == "no start comes" else {}
+        )
         await waiting(a)
         if how == "abort":
             await a.call("abort")
@@ -117,13 +119,13 @@ def test_a_launch_that_is_called_off_leaves_no_interpreter(play: Play, how: str)
             assert a.connection is not None
             a.connection.close()
         elif how == "refused":
-            with contextlib.closing(_bound(f"GPU-{yard.mark}")), pytest.raises(Exception, match="is held by"):
-                await a.prepare(gpus=[f"GPU-{yard.mark}"])
-        await a.gone()
-        await eventually(lambda: yard.left() == [])
+            with contextlib.closing(_bound(f"GPU-{cluster.mark}")), pytest.raises(Exception, match="is held by"):
+                await a.prepare(gpus=[f"GPU-{cluster.mark}"])
+        await a.exit_code()
+        await eventually(lambda: cluster.left() == [])
         assert how == "keeper killed" or not a.run_dir.exists()
 
-    play(story)
+    run_scenario(scenario)
 
 
 def _bound(gpu: str) -> socket.socket:
@@ -148,84 +150,84 @@ def spare_of(host: Host) -> int:
     return pid
 
 
-async def begin(yard: KeeperCluster, source: str, **options: Any) -> Host:
-    (a,) = await yard.add("gpu-a", patience=SPARES)
+async def begin(cluster: KeeperCluster, source: str, **options: Any) -> Host:
+    (a,) = await cluster.add("gpu-a", timeouts=SPARES)
     write(a, source)
-    await yard.begin(replica("worker-0", "gpu-a", python("script.py")), spare_imports=[IMPORTED], **options)
+    await cluster.begin(replica("worker-0", "gpu-a", python("script.py")), spare_imports=[IMPORTED], **options)
     await eventually(lambda: words(a))
     return a
 
 
-def test_a_restart_takes_over_the_spare_that_waits(play: Play) -> None:
-    """What its predecessor left behind is ended meanwhile, and the spare is not."""
+def test_a_restart_takes_over_the_spare_that_waits(run_scenario: RunScenario) -> None:
+    """Orphans of the first generation are ended, and the spare is not."""
 
-    async def story(yard: KeeperCluster) -> None:
-        a = await begin(yard, FAILS_ONCE, max_restarts=1)
+    async def scenario(cluster: KeeperCluster) -> None:
+        a = await begin(cluster, FAILS_ONCE, max_restarts=1)
         await spares_wait(a)
         spare = spare_of(a)
         await fail(a)
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
         assert [line[:3] for line in words(a)][1:] == [["1", "True", str(spare)]]
         assert words(a)[0][1] == "False"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_a_spare_that_was_killed_leaves_the_restart_to_a_new_interpreter(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a = await begin(yard, FAILS_ONCE, max_restarts=1)
+def test_a_spare_that_was_killed_leaves_the_restart_to_a_new_interpreter(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a = await begin(cluster, FAILS_ONCE, max_restarts=1)
         await spares_wait(a)
         os.kill(spare_of(a), signal.SIGKILL)
         await eventually(lambda: "the interpreter that was started early has ended" in a.log())
         await fail(a)
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
         assert [line[:2] for line in words(a)] == [["0", "False"], ["1", "False"]]
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_ranks_that_will_not_start_again_have_no_spare(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a = await begin(yard, TELLS + "import time; time.sleep(600)", max_restarts=0)
+def test_ranks_that_will_not_start_again_have_no_spare(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a = await begin(cluster, TELLS + "import time; time.sleep(600)", max_restarts=0)
         await spares_wait(a)
         assert len(process_control.descendants(a.process.pid)) == 1
         await a.call("stop", force=True)
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_spares_end_with_their_run(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a = await begin(yard, TELLS + "import time; time.sleep(600)", max_restarts=1)
+def test_spares_end_with_their_run(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a = await begin(cluster, TELLS + "import time; time.sleep(600)", max_restarts=1)
         await spares_wait(a)
         assert spare_of(a)
         await a.call("stop", force=True)
-        assert (await yard.end())["state"] == "stopped"
+        assert (await cluster.end())["state"] == "stopped"
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_spares_die_with_their_keeper(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a = await begin(yard, TELLS + "import time; time.sleep(600)", max_restarts=1)
+def test_spares_die_with_their_keeper(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a = await begin(cluster, TELLS + "import time; time.sleep(600)", max_restarts=1)
         await spares_wait(a)
         spare = spare_of(a)
         a.process.kill()
-        await a.gone()
-        await eventually(lambda: yard.left() == [])
+        await a.exit_code()
+        await eventually(lambda: cluster.left() == [])
         assert not command(spare)
 
-    play(story)
+    run_scenario(scenario)
 
 
-def test_each_rank_of_several_replicas_has_its_own_spare(play: Play) -> None:
-    async def story(yard: KeeperCluster) -> None:
-        a, b = await yard.add("gpu-a", "gpu-b", patience=SPARES)
+def test_each_rank_of_several_replicas_has_its_own_spare(run_scenario: RunScenario) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        a, b = await cluster.add("gpu-a", "gpu-b", timeouts=SPARES)
         for host in (a, b):
             write(host, FAILS_ONCE)
         pairs = [("worker-0", "gpu-a"), ("worker-1", "gpu-a"), ("worker-2", "gpu-b")]
-        await yard.begin(
+        await cluster.begin(
             *(replica(name, host, python("script.py")) for name, host in pairs),
             spare_imports=[IMPORTED],
             max_restarts=1,
@@ -233,12 +235,12 @@ def test_each_rank_of_several_replicas_has_its_own_spare(play: Play) -> None:
         for host in (a, b):
             await spares_wait(host)
         await fail(a)
-        await eventually(lambda: all(len(words(yard.hosts[host], name)) == 2 for name, host in pairs))
-        assert [words(yard.hosts[host], name)[1][:2] for name, host in pairs] == [["1", "True"]] * 3
+        await eventually(lambda: all(len(words(cluster.hosts[host], name)) == 2 for name, host in pairs))
+        assert [words(cluster.hosts[host], name)[1][:2] for name, host in pairs] == [["1", "True"]] * 3
         await fail(b)
-        assert (await yard.end())["state"] == "succeeded"
+        assert (await cluster.end())["state"] == "succeeded"
 
-    play(story)
+    run_scenario(scenario)
 
 
 def test_the_folder_that_interpreters_import_from_is_in_the_archive() -> None:
