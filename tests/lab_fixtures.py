@@ -13,9 +13,9 @@ import pytest
 from tests.agent.fake_nvml import FakeGpu
 from tests.fork_server import ForkServer
 from tests.lab import Desktop, Lab, LabBroken, LabUnavailable
-from tests.lab.agent import InstalledAgent
 from tests.lab.commands import Commands
-from tests.lab.gpus import give_gpus
+from tests.lab.hosts.agent import InstalledAgent
+from tests.lab.hosts.gpus import give_gpus
 from tests.lab.needs import require
 
 LabFactory = Callable[..., Lab]

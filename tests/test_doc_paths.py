@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 
 
 def test_every_test_file_that_a_page_names_exists() -> None:

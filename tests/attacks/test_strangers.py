@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
 from torchyard_agent.protocol.authenticated_transport import RefusedConnections

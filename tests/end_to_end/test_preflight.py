@@ -15,7 +15,7 @@ import pytest
 from tests.agent.fake_nvml import FakeGpu, write_gpus
 from tests.end_to_end.running import Event, Outcome, programs_on, run, started, topology
 from tests.lab import Desktop, Lab, LabHost
-from tests.lab.gpus import give_gpus
+from tests.lab.hosts.gpus import give_gpus
 from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until
 

@@ -10,11 +10,11 @@ Tests use the fixtures of `tests/lab_fixtures.py`; people, `python -m tests.lab`
 from __future__ import annotations
 
 from tests.lab.desktop import Desktop
-from tests.lab.host import LabHost
+from tests.lab.hosts.host import LabHost
+from tests.lab.hosts.processes import HostProcess
+from tests.lab.hosts.spec import HostSpec, host_names
 from tests.lab.lab import Lab
 from tests.lab.needs import LabBroken, LabUnavailable
-from tests.lab.processes import HostProcess
-from tests.lab.spec import HostSpec, host_names
 
 __all__ = [
     "Desktop",

@@ -13,7 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 from tests.lab.commands import MODULE, Commands
 from tests.lab.lab import Lab
 

@@ -13,13 +13,13 @@ from typing import Any, Self
 
 import yaml
 
-from tests.lab import boot
-from tests.lab.files import HostFiles
-from tests.lab.host import LabHost
+from tests.lab.hosts import boot
+from tests.lab.hosts.files import HostFiles
+from tests.lab.hosts.host import LabHost
+from tests.lab.hosts.spec import HostSpec, host_names
 from tests.lab.keys import make_key
 from tests.lab.needs import LabBroken, require
 from tests.lab.network import Network
-from tests.lab.spec import HostSpec, host_names
 from tests.lab.subnet import Subnet, claim_subnet
 
 FIRST_OCTET = 11

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import REPOSITORY
 from tests.lab import LabUnavailable
-from tests.lab.boot import REPOSITORY
 from tests.lab.needs import require
 from tests.lab_fixtures import unavailable
 

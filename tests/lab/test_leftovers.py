@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import REPOSITORY
 from tests.lab import Lab
-from tests.lab.boot import REPOSITORY
-from tests.lab.processes import processes_in
+from tests.lab.hosts.processes import processes_in
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]

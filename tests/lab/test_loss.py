@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tests.lab import Lab
-from tests.lab.processes import processes_in
+from tests.lab.hosts.processes import processes_in
 from tests.lab_fixtures import LabFactory
 
 pytestmark = pytest.mark.lab

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.lab import HostSpec
-from tests.lab.boot import old_python
+from tests.lab.hosts.boot import old_python
 from tests.lab_fixtures import LabFactory
 
 pytestmark = pytest.mark.lab

@@ -12,7 +12,7 @@ import pytest
 from tests.agent.fake_nvml import FakeGpu
 from tests.end_to_end.running import Outcome, log_of, logs_of, run, topology
 from tests.lab import Desktop, Lab
-from tests.lab.gpus import give_gpus
+from tests.lab.hosts.gpus import give_gpus
 from tests.lab_fixtures import LabFactory
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]

@@ -1,4 +1,4 @@
-"""Forked commands."""
+"""The fork server."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import boot
-from tests.lab.spec import HostSpec
+from tests.lab.hosts import boot
+from tests.lab.hosts.spec import HostSpec
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
-from tests.lab.host import LabHost
+from tests.lab.hosts.host import LabHost
 
 LIBRARY = "libnvidia-ml.so.1"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import bcrypt  # comes with paramiko
 
-from tests.lab.spec import HostSpec
+from tests import REPOSITORY
+from tests.lab.hosts.spec import HostSpec
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 INSIDE = "/run/lab"
 """Where a host sees its own folder of the lab."""
 FIRST_UID = 2001

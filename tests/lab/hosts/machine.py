@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.lab.hosts.processes import HostProcess, listens, only_child, pid_namespace, processes_in
 from tests.lab.needs import SEARCH_PATH, LabBroken
-from tests.lab.processes import HostProcess, listens, only_child, pid_namespace, processes_in
 
 NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child")
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.fork_server import ForkServer
-from tests.lab import boot
-from tests.lab.files import HostFiles
+from tests.lab.hosts import boot
+from tests.lab.hosts.files import HostFiles
+from tests.lab.hosts.machine import Machine
+from tests.lab.hosts.processes import HostProcess
+from tests.lab.hosts.spec import HostSpec
 from tests.lab.keys import fingerprint, known_hosts_line, make_key
-from tests.lab.machine import Machine
 from tests.lab.needs import SEARCH_PATH, LabBroken
 from tests.lab.network import Network
-from tests.lab.processes import HostProcess
-from tests.lab.spec import HostSpec
 from tests.waiting import NotInTime, wait_until
 from tests.warm_python import write_client
 
