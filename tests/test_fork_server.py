@@ -16,7 +16,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 def test_a_command_is_waited_for_although_an_earlier_one_had_its_process_id() -> None:
-    """The system gives an ID again after 32768 processes: the earlier end is none of the later command's."""
+    """Process IDs are reused after 32768 processes: the end of the earlier process is not that of the later command."""
     fork_server = ForkServer(dict(os.environ), "json")
     made: list[ForkedProcess] = []
 

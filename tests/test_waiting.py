@@ -1,4 +1,4 @@
-"""The waits that other tests stand on."""
+"""`wait_until` and `eventually`."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     with Lab(2, directory=tmp_path) as lab:
         lab.ssh(lab.hosts[0], "hostname").stdout      # "gpu-a\\n"
-        lab["gpu-b"].destroy()                        # as a power cut
+        lab["gpu-b"].destroy()                        # like a power cut
 
-Tests use the fixtures of `tests/lab_fixtures.py`; people, `python -m tests.lab`.
+Tests use the fixtures of `tests/lab_fixtures.py`; `python -m tests.lab` keeps a lab running on a terminal.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]
 
 
 def traces(tag: str) -> dict[str, list[str]]:
-    """What this machine has of a lab: names that carry its tag."""
+    """Parts of a lab on this machine: names that begin with its tag."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout.splitlines()
     commands = []
@@ -44,7 +44,7 @@ def traces(tag: str) -> dict[str, list[str]]:
 
 
 def owner_tag(pid: int) -> str:
-    """How names of labs start that this process owns."""
+    """Tags of the labs that this process owns."""
     return f"ty{pid}n"
 
 
@@ -121,7 +121,7 @@ def test_the_command_holds_hosts_until_it_is_told_to_end(tmp_path: Path, ending:
 def held_lab(fleet: Path) -> Iterator[subprocess.Popen[str]]:
     """`python -m tests.lab` with one host, up and with its files written; killed at the end if it still runs."""
     command = [sys.executable, "-m", "tests.lab", "--hosts", "1", "--fleet", str(fleet)]
-    # What a killed owner leaves on disk goes with the test's own folder.
+    # Files of a killed owner are removed with the test's folder.
     surroundings = {**os.environ, "TMPDIR": str(fleet.parents[1])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=surroundings

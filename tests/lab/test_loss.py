@@ -82,7 +82,7 @@ def test_a_cut_cable_lets_nothing_through_and_connections_outlive_it(lab3: Lab) 
 
 
 def answer(connection: socket.socket) -> bytes:
-    """What the other end says next; nothing when it has closed."""
+    """The next data from the other end; empty when it has closed."""
     try:
         return connection.recv(100)
     except ConnectionResetError:
