@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 
 def others_may(folder: Path) -> list[str]:
-    """What in the folder users other than its owner may read or write; links have no permissions of their own."""
+    """Files in the folder that users other than its owner may read or write; links have no permissions."""
     found = [folder, *folder.rglob("*")]
     return [
         f"{path} {stat.filemode(path.lstat().st_mode)}"

@@ -1,4 +1,4 @@
-"""No input to a parser leads to a fault, a long wait or much memory: a fixed sample of what `make bench` tries."""
+"""No input to a parser leads to a fault, a long wait or much memory: a fixed sample of `make bench`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
 
 
 def test_the_check_sees_what_breaks_the_promise() -> None:
-    """Else a parser that is not called would pass too."""
+    """Otherwise a parser that is never called would pass too."""
     from hypothesis import strategies as st
 
     def wrong(given: Any) -> Any:

@@ -55,4 +55,4 @@ def test_what_a_program_says_of_itself_is_shown_and_does_nothing(desktop: Deskto
         assert screen.read_to_the_end() == 0
     assert SHOWN in screen.everything
     assert not [sign for sign in HARMFUL if sign in screen.everything]
-    assert ATTACK in desktop.torchyard("runs", "logs", done.run_id).stdout  # not a terminal: as it was printed
+    assert ATTACK in desktop.torchyard("runs", "logs", done.run_id).stdout  # not a terminal: unchanged

@@ -42,7 +42,7 @@ from torchyard_roles.exchange.parameter_layout import Layout
 
 DEEP = "[" * 40_000
 ENDLESS = "1e999"
-"""JSON of a number that json.loads takes for infinity."""
+"""JSON of a number that json.loads reads as infinity."""
 
 
 def test_headers_of_the_exchange() -> None:
@@ -115,7 +115,7 @@ def test_questions_at_the_join_store() -> None:
     get = {"id": 4, "done": 1, "op": "get", "key": "a", "wait_s": 0}
     _questions([json.dumps({"id": 1, "done": 0, "op": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
     _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
-    _questions([json.dumps(get)] * 2)  # the timer of the first fell over the second
+    _questions([json.dumps(get)] * 2)  # regression: the timer of the first failed at the second
     _questions(["{"])
 
 
@@ -149,7 +149,7 @@ def test_a_time_before_all_years_is_no_time() -> None:
 
 @pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
 def test_what_a_host_saw_is_an_error_of_that_host(answer: Any) -> None:
-    """It ended the thread in which a desktop exchanges the calendar with all hosts."""
+    """Regression: it ended the thread in which a desktop exchanges the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
         link_says([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
 

@@ -141,7 +141,7 @@ def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, l
     started(following, state="running")
     wait_until(lambda: all("up" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
 
-    # At once: else the primary could miss its member before it dies.
+    # At once: otherwise the primary could miss its member before it is killed.
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(kill_keepers, [lab3["gpu-b"], lab3["gpu-a"]]))
     output, errors = following.communicate(timeout=60)
@@ -205,7 +205,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
 
     for process in stopping:
         output, errors = process.communicate(timeout=60)
-        # Later requests are told that the run is over.
+        # Later requests fail, because the run has ended.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)
@@ -240,7 +240,7 @@ def test_a_reader_who_has_enough_ends_the_following_and_not_the_run(
     assert following.stderr is not None
     assert following.stdout.readline() == "worker-0 | 0\n"
 
-    following.stdout.close()  # as `| head -1` does
+    following.stdout.close()  # like `| head -1`
 
     assert following.wait(30) == 1
     said = following.stderr.read()

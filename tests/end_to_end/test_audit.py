@@ -78,7 +78,7 @@ def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab
     assert desktop.torchyard("deploy", "gpu-a", env=KIM).returncode == 0
 
     with linked(desktop, "gpu-a") as link:
-        link.call("host.facts")  # not the first contact any more: the daemon at work notes it too
+        link.call("host.facts")  # not the first contact any more: the running daemon records it too
         acts = link.call("audit.read", {"last": 50})
         assert acts == audit_of(host)
         assert told(acts) == [("deploy", "kim", HERE), ("retire", "lee", "tower"), ("start", "kim", HERE)]
@@ -92,7 +92,7 @@ def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab
     assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
         ["gpu-a", "agent sent away", "kim@laptop", "-"],
         ["gpu-b", "agent put there", f"lee@{HERE}", __version__],
-        ["gpu-a", "agent started again", f"lee@{HERE}", __version__],  # it had to be, to tell
+        ["gpu-a", "agent started again", f"lee@{HERE}", __version__],  # it had to start to answer
     ]
     lab3["gpu-a"].stop_sshd()
     silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")
@@ -107,7 +107,7 @@ def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab
     nothing = desktop.torchyard("hosts", "audit", "gpu-a")
     assert (nothing.returncode, nothing.stdout.count("\n")) == (0, 1), nothing
     assert "agent on gpu-a" in nothing.stderr
-    assert audit_of(host) == []  # nothing was put there
+    assert audit_of(host) == []  # nothing was installed there
 
 
 def test_a_removed_run_and_one_that_was_taken_back_stay_told(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ TORCH = """
 
 
 def refused(outcome: Outcome, code: int, *said: str) -> None:
-    """Asserts the exit code, that the message contains all of `said`, and that it has a hint."""
+    """Asserts the exit code, that the message contains all texts in `said`, and that it has a hint."""
     assert outcome.code == code, (outcome.code, outcome.stderr)
     sentence = " ".join([outcome.error["message"], outcome.error["hint"]])
     for words in said:
         assert re.search(words, sentence), sentence
     assert outcome.error["hint"]
     for part in (outcome.error["message"], outcome.error["hint"]):
-        # Advised commands can be copied from either: they have the options that this one was given.
+        # Proposed commands can be copied from either: they contain the options of this one.
         assert words_of(part) in words_of(outcome.stderr)
     assert not outcome.of("run_submitted")
 
@@ -190,7 +190,7 @@ def test_a_full_disk(lab3: Lab, desktop: Desktop, tmp_path: Path) -> None:
         refused(run(desktop, topology(tmp_path / "full", ON_ONE)), 3, "gpu-a", "No space left", "room")
     finally:
         for _, argv in host.processes():
-            assert argv  # nothing of ours holds the mount
+            assert argv  # no process of ours uses the mount
         host.exec(["umount", "-l", "/root/.torchyard"], check=True)
 
 

@@ -34,7 +34,7 @@ def kim_and_lee(gpu_lab: Lab, make_desktop: Callable[..., Desktop], calendar: st
         desktop = make_desktop(gpu_lab, python=None)
         (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: {person}\n")
         desktops.append(desktop)
-    torchyard(desktops[0], "hosts", "check", code=1)  # no torch there, which is no matter here
+    torchyard(desktops[0], "hosts", "check", code=1)  # the tests need no torch
     return desktops[0], desktops[1]
 
 
@@ -46,7 +46,7 @@ def store(calendar: str) -> Iterator[BookingStore]:
 
 
 def topology(folder: Path, *, hosts: tuple[str, ...] = ("gpu-a",), gpus: int = 1, says: str = "print('done')") -> Path:
-    """A worker on each host, which takes `gpus` GPUs and runs `says`."""
+    """Writes a topology with a worker on each host, which uses `gpus` GPUs and runs `says`."""
     folder.mkdir(exist_ok=True)
     (folder / "work.py").write_text(f"import os, time\n{says}\n")
     pools = "".join(
@@ -75,10 +75,10 @@ def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_own
 
     assert "is booked by kim ('digits')" in refused
     assert "--book" in refused
-    # What is proposed is this command at another time, with the quotes that it takes.
+    # The proposal is this command at another time, properly quoted.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
-    assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent, nothing begun
-    # The owner's own run takes exactly the booked GPUs, and the booking stays the owner's.
+    assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent or started
+    # The owner's run gets exactly the booked GPUs, and the booking stays.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
     assert done[-1]["state"] == "succeeded"
     (line,) = [event["message"] for event in done if event["event"] == "check" and event["name"] == "booking"]
@@ -127,7 +127,7 @@ def test_after_a_failure_the_gpus_are_kept_for_half_an_hour(
     now = datetime.now(UTC)
     (booking,) = store.bookings(now, now + timedelta(minutes=1), live=True)
     assert timedelta(minutes=28) < booking.end - now < timedelta(minutes=31)
-    # Who tries again is given the same GPUs.
+    # A second attempt gets the same GPUs.
     done = events(torchyard(kim, "run", topology(tmp_path / "run"), "--json").stdout)
     assert any("in your booking" in event.get("message", "") for event in done)
 
@@ -148,7 +148,7 @@ def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
 ) -> None:
     kim, lee = kim_and_lee
     file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(600)")
-    # In some seconds. A launch is through within one; where it takes longer than this, the run begins as soon as it is.
+    # In some seconds. A launch takes one; if it takes longer than this, the run begins right after it.
     done = torchyard(kim, "run", file, "--at", "+0.07m", "--book", "1h", "--detach")
     run_id = done.stdout.strip()
     assert re.search(r"^It starts at (\w+ \d+ \w+ )?\d\d:\d\d by itself", done.stderr, re.MULTILINE)
@@ -187,24 +187,24 @@ def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_boo
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy: it has booked
+        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy, because it has booked
         server.stop()
 
         shown = torchyard(kim, "status")
         assert "kim until" in shown.stdout
         assert "Free now: 2 of 4 GPUs" in shown.stdout
         assert "as of " in shown.stderr
-        # Kim's booking is known, and nothing says that it was let go since.
+        # Kim's booking is known, and may not have been released since.
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # GPUs without a booking may be taken by now: the run starts with a warning.
+        # GPUs without a booking may be booked by now: the run starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
         assert (line["ok"], line["warning"]) == (True, True)
         assert "others may have booked gpu-b:0 since" in line["message"]
-        # One's own booking holds as before; what would have to be booked is not begun.
+        # An own booking is valid as before; a run that needs a new booking does not start.
         assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
         runs = {run["run_id"] for run in answer(kim, "runs", "list")}
         for wanted in (["run", alone, "--book", "1h"], ["run", both, "-y"]):

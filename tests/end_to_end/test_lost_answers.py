@@ -54,12 +54,12 @@ def store(calendar: str) -> Iterator[BookingStore]:
 def of_kim(desktop: Desktop, calendar: str) -> Desktop:
     """One of Kim's computers."""
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: kim\n")
-    torchyard(desktop, "hosts", "check", code=1)  # no torch there, which is no matter here
+    torchyard(desktop, "hosts", "check", code=1)  # the tests need no torch
     return desktop
 
 
 def sleeping(folder: Path, *hosts: str) -> Path:
-    """A topology with a worker on a GPU of each host, which sleeps."""
+    """Writes a topology with a sleeping worker on a GPU of each host."""
     pools = "".join(
         f"  - {{name: on-{host}, role: worker, replicas: 1, gpus: 1, hosts: [{host}]}}\n" for host in hosts or ["gpu-a"]
     )
@@ -73,7 +73,7 @@ def live(store: BookingStore) -> tuple[Booking, ...]:
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """`run FILE --book 4h --detach` in this process, so that a test can patch its links."""
+    """Runs `run FILE --book 4h --detach` in this process, so that a test can patch its links."""
     home = Home(desktop.home)
     chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)
@@ -87,8 +87,8 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 
 
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
-    """`Link.call`, but that the host hangs up as its keeper begins the run, just before the answer is read; or, where
-    it is not even `asked`, before. It can then be reached again only with `back`."""
+    """`Link.call` whose host disconnects when its keeper begins the run, just before the answer is read, or without
+    `asked` before the request. The host is reachable again only with `back`."""
     call = DaemonClient.call
 
     def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:

@@ -138,7 +138,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 
     assert outcome.code == 1
     red = [event for event in checks(outcome, "network") if not event["ok"]]
-    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}  # both ways are told
+    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}  # both directions are reported
     assert f"gpu-a does not reach gpu-b at {b.address} port" in outcome.error["message"]
     assert "firewall of gpu-b" in outcome.error["hint"]
     assert "`data_address` of gpu-b" in outcome.error["hint"]
@@ -149,7 +149,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     for host in lab3.hosts:
         host.shape("200mbit")
-        # What is started by a login measures at every moment, however busy the machine is.
+        # Agents started by a login measure at any time, however busy the machine is.
         host.exec(["sh", "-c", "renice -n -10 -p $(pgrep -x sshd)"], check=True)
     desktop.bandwidths.unlink()
     file = topology(tmp_path / "slow", ON_TWO)
@@ -160,7 +160,7 @@ def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Deskt
 
     [line] = checks(first, "bandwidth")
     figure = float(line["message"].removeprefix("gpu-a ↔ gpu-b ").removesuffix(" Mbit/s"))
-    assert 100 < figure < 280  # it counts from its second tenth on, when TCP may have a tenth in its buffers
+    assert 100 < figure < 280  # measured from its second tenth on, when TCP may have a tenth in its buffers
     assert checks(second, "bandwidth")[0]["message"] == line["message"]
     assert lab3["gpu-a"].bytes_received - before < 1_000_000
 
@@ -190,7 +190,7 @@ def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab,
     wait_until(lambda: sum("sleep(600)" in line for line in programs_on(lab3)) >= 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The daemon first, so that nothing cleans up after the keeper.
+    # The daemon first, so that it cannot clean up after the keeper.
     for pattern in (["-x", "torchyard-agent"], ["-f", "torchyard_agent.keeper.main"]):
         pids = host.exec(["pgrep", *pattern], check=True).stdout.split()
         host.exec(["sh", "-c", f"kill -KILL {' '.join(pids)}"], check=True)

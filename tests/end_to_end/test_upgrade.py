@@ -40,7 +40,7 @@ UNTIL_TOLD = """
 
 
 class Installation:
-    """An installation of another version, with an agent of its own."""
+    """An installation of another version, with its own agent."""
 
     def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
         """`changes`: text to replace, by module of the agent (`daemon_rpc_methods` for daemon/rpc_methods.py)."""
@@ -177,7 +177,7 @@ def test_who_follows_a_run_while_the_agent_is_replaced_sees_it_to_its_end(
     following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
     assert following.stdout is not None
     assert following.stderr is not None
-    # This desktop is newer, so following alone has brought its agent; then comes one that is newer still.
+    # This desktop is newer, so following has installed its agent; then a still newer one connects.
     first = following.stdout.readline()
     newest = install("9.0.0")
     newest.says("deploy", "gpu-a", "gpu-b")
@@ -209,12 +209,12 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     wait_until(lambda: "line 5" in log_of(desktop, run_id, "worker-1"))
     agent = agent_on(desktop)
     assert agent["version"] == "9.0.0"
-    # Not even once the newer daemon has died does an older desktop bring back an older one.
+    # Even after the newer daemon has died, an older desktop does not restore an older one.
     lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
     own = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
-    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # each run out of the archive of its desktop
+    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # each runs from the archive of its desktop
     for one in (own, run_id):
         says(desktop, "runs", "stop", one)
         assert shown(desktop, one)["state"] == "stopped"
@@ -244,7 +244,7 @@ def test_a_launch_goes_on_while_its_hosts_are_upgraded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The older daemons left once all hosts were prepared, and the launch failed."""
+    """Regression: the older daemons exited once all hosts were prepared, and the launch failed."""
     newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
     upgrading: list[Future[Any]] = []
 
@@ -277,7 +277,8 @@ def test_what_an_agent_does_not_know_is_said_in_a_sentence(
 
     advice = f"`torchyard --home {desktop.home} deploy gpu-a` puts this desktop's there."
     assert f"gpu-a's agent {OURS} does not know logs.list. {advice}" in stderr
-    # Neither of two desktops with the same version puts its own there unasked; `deploy` does, and the run goes on.
+    # Of two desktops with the same version neither installs its own agent by itself; `deploy` does, and the run
+    # continues.
     pid = agent_on(desktop)["pid"]
     lacking.says("runs", "list")
     assert agent_on(desktop)["pid"] == pid
@@ -328,7 +329,7 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_
     live = runs / run_id / "journal.jsonl"
     os.utime(live, (time.time() - 90 * 86400,) * 2)
 
-    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # it is done at the lowest priority
+    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # it runs at the lowest priority
     assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"
@@ -337,7 +338,7 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_
     says(desktop, "runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))
 
-    # The run is known to this desktop, and its folder goes: it is still listed, and the rest is a sentence.
+    # This desktop knows the run, and its folder is removed: it is still listed, other commands report an error.
     for folder in folders(lab3, run_id):
         shutil.rmtree(folder)
     assert run_id in says(desktop, "runs", "list")[0]

@@ -81,12 +81,12 @@ except (ConnectionError, TimeoutError) as error:
     print(json.dumps([type(error).__name__, asked]))
 """
 MORE_MB = 40
-"""By which a process may grow that serves a client which does not read: 16 of requests not looked at yet (asyncio
-buffers two of the longest lines), 1 of answers, and a thousand requests under way."""
+"""Largest growth of a process that serves a client which does not read: 16 for unread requests (asyncio buffers two of
+the longest lines), 1 for answers, and a thousand requests in progress."""
 
 
 def talk(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
-    """What a script on the host prints as JSON that can talk to the daemon, or to a run's keeper."""
+    """Runs a script on the host that connects to the daemon or to a run's keeper; returns its JSON output."""
     said = host.exec([sys.executable, "-c", TALK + script, str(REPOSITORY / "agent"), run_id, method], timeout=90)
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -120,7 +120,7 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
 
 
 def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
-    """Slow: it is given ten seconds."""
+    """Slow: the client has ten seconds."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     host = team.lab[run.primary]
@@ -131,7 +131,7 @@ def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
         assert how in ("BrokenPipeError", "ConnectionResetError"), (how, asked)
         assert peak_mb(pid) - before < MORE_MB
 
-    with ThreadPoolExecutor(2) as pool:  # side by side: each has its ten seconds
+    with ThreadPoolExecutor(2) as pool:  # in parallel: each takes its ten seconds
         both = (daemon_of(host), "run.list", ""), (keeper_of(host), "status", run.run_id)
         list(pool.map(lambda one: is_dropped(*one), both))
 

@@ -112,7 +112,7 @@ def test_a_member_s_keeper_that_is_killed_takes_its_ranks_along_and_the_gang_goe
 
     os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
 
-    # The stray had left its session, and its parent is gone: the daemon ends it.
+    # The stray process had left its session, and its parent has ended: the daemon ends it.
     wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"))
     wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
     assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")
@@ -150,7 +150,7 @@ def test_a_rank_that_is_killed_starts_its_gang_again_and_the_last_time_ends_the_
 
 
 def test_a_rank_that_ignores_sigterm_is_gone_five_seconds_after_its_sibling_died(team: Team) -> None:
-    run = team.launch(team.topology(DEAF, "max_restarts: 1"))  # with the graces of the defaults
+    run = team.launch(team.topology(DEAF, "max_restarts: 1"))  # with the default grace periods
     run.wait_for_output("up 0")
     others = [pid for name in ("gpu-b", "gpu-c") for pid in outside_pids(team.lab[name], "script.py")]
 
@@ -199,7 +199,7 @@ def _parent(pid: int) -> int:
 
 
 def test_a_run_whose_keeper_is_stopped_is_shown_as_of_when_it_was_last_heard(team: Team) -> None:
-    """It was shown as running, and `--json` said that this was fresh."""
+    """Regression: it was shown as running, and as fresh in `--json`."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     keeper = keeper_of(team.lab[run.primary])

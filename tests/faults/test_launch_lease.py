@@ -1,4 +1,4 @@
-"""The launch lease: GPUs held for a launch whose desktop has fallen silent are released."""
+"""The launch lease: GPUs held for a launch whose desktop is silent are released."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUL = "\0"
 LEASE_S = 6.0
 RENEW_EVERY_S = 0.5
 FREE_WITHIN_S = 60.0
-"""Patience under load; without a lease it takes until the host sees that the connection has gone, or minutes."""
+"""Deadline under load; without a lease the release takes until the host detects the lost connection, or minutes."""
 STOPS_ITSELF = f"""
 import os, signal
 from torchyard_core.cli.entry_point import main
@@ -40,7 +40,7 @@ lease_renewal.RENEW_EVERY_S = {RENEW_EVERY_S}
 launch.check_connectivity = stop
 main()
 """
-"""The command, stopped once all hosts are prepared and before any is asked to start."""
+"""The command, suspended when all hosts are prepared and before any is asked to start."""
 POOLS = "[{name: workers, role: worker, replicas: 2, gpus: 1, placement: spread}]"
 PROGRAM = "launcher: command\ncommand: [python3, script.py]"
 

@@ -30,7 +30,7 @@ REPORTING_UNTIL_TOLD = """
 
 
 class Following:
-    """A `torchyard run --json` whose events are read as they come."""
+    """A `torchyard run --json` whose events are read as they arrive."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self.process = process
@@ -72,7 +72,7 @@ def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team:
     assert following.events[-1]["event"] == "run_ended"
     wanted = [entry for entry in map(json.loads, journal.read_text().splitlines()) if entry["event"] != "report"]
     seen = [event["seq"] for event in following.events if "seq" in event]
-    # `run_ended` comes without its number; everything before it came once, in its order.
+    # `run_ended` has no number; every event before it arrived once and in order.
     assert seen == [entry["seq"] for entry in wanted[:-1]]
     for number, host in enumerate(team.lab.hosts):
         replica = f"worker-{number}"

@@ -40,7 +40,7 @@ for one in heard:
     print(*one)
 """
 SILENT = 150
-"""More than the keeper keeps waiting at once."""
+"""More than the unauthenticated connections that the keeper holds."""
 
 
 def gang_port(host: LabHost) -> int:
@@ -98,7 +98,7 @@ def test_a_stranger_who_repeats_what_it_overheard_is_turned_away(team: Team) -> 
         primary = team.lab[run.primary]
         address = primary.address, gang_port(primary)
     finally:
-        heard, _ = ear.communicate(timeout=60)  # it listens until its stdin ends
+        heard, _ = ear.communicate(timeout=60)  # it listens until its stdin is closed
     said = _said_to(address[1], member.address, heard)
     assert len(said) > 96, "the proof, and frames after it"
 
@@ -120,7 +120,7 @@ def test_a_stranger_who_repeats_what_it_overheard_is_turned_away(team: Team) -> 
 
 
 def _said_to(port: int, speaker: str, heard: str) -> bytes:
-    """What `speaker` said to that port in its longest conversation; others try only whether the way is open."""
+    """The data of `speaker` in its longest connection to that port; the other connections only test reachability."""
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():
         source_address, source, target, number, payload = line.split()

@@ -1,6 +1,6 @@
 """The failure policy after SIGKILL of each kind of replica in each strategy, and `runs stop`.
 
-One run for each strategy takes all failures in sequence, since importing torch takes each process seconds.
+One run per strategy has all failures in sequence, since each process takes seconds to import torch.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ KILLED = re.compile(r"was killed by SIGKILL")
 FOREVER = 100_000
 GRACE_S = 15
 SOON_S = 60.0
-"""For processes that import torch, on a machine that others use too."""
+"""For processes that import torch, on a loaded machine."""
 
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """One whose hosts have torch imported."""
+    """A team whose hosts have torch imported."""
     desktop.use(lab3, python=warm_python)
     return desktop
 
@@ -96,7 +96,7 @@ def launch(
 
 
 def steps_of(run: LaunchedRun, replica: str) -> list[tuple[int, str]]:
-    """(step, loss) in the order in which they were taken, over all of the replica's lives."""
+    """(step, loss) in the order of execution, over all generations of the replica."""
     return [(int(step), loss) for step, loss in re.findall(r"^step (\d+) (\S+)$", run.log(replica), re.MULTILINE)]
 
 
@@ -137,19 +137,19 @@ def restarts(run: LaunchedRun, gang: str) -> list[str]:
 
 
 def checkpoint_steps(team: Team, run: LaunchedRun) -> list[int]:
-    """Of the complete ones on the chief's host, the newest first."""
+    """Steps of the complete checkpoints on the chief's host, newest first."""
     return [one.step for one in files.complete(run.folder("gpu-a") / "outputs" / "checkpoints")]
 
 
 def wait_for_checkpoint(team: Team, run: LaunchedRun) -> int:
-    """The step of a checkpoint that is newer than all that there are now."""
+    """Wait for a checkpoint newer than all present ones; returns its step."""
     before = max(checkpoint_steps(team, run), default=0)
     wait_until(lambda: max(checkpoint_steps(team, run), default=0) > before, SOON_S)
     return checkpoint_steps(team, run)[0]
 
 
 def losses(run: LaunchedRun, *replicas: str) -> dict[tuple[str, int], str]:
-    """By replica and step. A step that was taken again after a restart has the same loss, to the last bit."""
+    """Losses by replica and step. Asserts that a step repeated after a restart has the same loss, bit for bit."""
     found: dict[tuple[str, int], str] = {}
     for name in replicas:
         for step, loss in steps_of(run, name):
@@ -168,7 +168,7 @@ def succeeds(team: Team, run: LaunchedRun) -> Event:
 
 
 def stops_in_good_order(team: Team, run: LaunchedRun, *trainers: str) -> None:
-    """`runs stop`: the chief saves, all replicas end with 0 within the grace, and each reports the stop."""
+    """`runs stop`: the chief saves, all replicas exit with 0 within the grace, and each reports the stop."""
     began = time.monotonic()
     done = team.desktop.torchyard("runs", "stop", run.run_id, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -262,7 +262,7 @@ def test_a_reducer_that_dies_is_replaced_while_its_trainers_wait_and_the_numbers
     assert KILLED.search(cause)
     assert "reducer-0 is back" in run.log("chief-0")
 
-    # All that the replaced reducer has summed is done again, from the checkpoint before it died.
+    # All sums of the replaced reducer are computed again, from the checkpoint before its failure.
     kill(team, run, "worker-1")
     wait_for_lives(run, 2, *trainers)
     assert len(restarts(run, "reducer-0")) == 1

@@ -87,7 +87,7 @@ def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: L
     with ThreadPoolExecutor(1) as pool:
         with nobody_gets_in(one):
             coming = pool.submit(all_at_once, dialer(made, home), names)
-            wait_until(lambda: "past MaxStartups" in one.log())  # it drops logins, and they come again
+            wait_until(lambda: "past MaxStartups" in one.log())  # it drops logins, which are retried
         connections = coming.result()
     try:
         wait_until(lambda: [sessions(host) for host in made.hosts] == [1, 12, 12])
@@ -107,7 +107,7 @@ def test_no_more_log_in_at_once_than_an_sshd_takes(lab: LabFactory, home: Path) 
             wait_until(lambda: half_open(host) == AT_ONCE)
         connections = coming.result()
     try:
-        assert "MaxStartups" not in host.log()  # nor did more than it takes ever come
+        assert "MaxStartups" not in host.log()  # and never more than it accepts
         wait_until(lambda: sessions(host) == 30)
     finally:
         for connection in connections:
@@ -173,11 +173,11 @@ def test_a_host_that_takes_ten_seconds_is_slow_and_dead_ones_delay_nobody(lab: L
     assert (found["fast"], found["slow"]) == ("fast\n", "slow\n")
     assert all(isinstance(found[f"dead-{number}"], Unreachable) for number in range(40))
     assert came["slow"] >= 10
-    # Behind even one of the dead it would have come after all that time.
+    # If it had waited for one dead host, it would have taken all that time.
     assert came["fast"] < min(came[f"dead-{number}"] for number in range(40))
 
 
-# Whether the other side is still there
+# Lost connections
 
 
 def test_a_pulled_cable_ends_a_silent_connection_within_the_configured_time(lab: LabFactory, home: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_pulled_cable_ends_senders_whom_nobody_reads_any_more(lab: LabFactory,
         for sender in senders:
             sender.start()
         wait_until(lambda: far.bytes_received > 4_000_000)
-        bastion.cut_cable()  # what all of them have under way is more than TCP takes, so that they stand and wait
+        bastion.cut_cable()  # together they send more than TCP buffers, so that they block
 
         assert all(over.wait(60) for over in ended)
         for sender in senders:

@@ -137,7 +137,7 @@ def test_a_wrong_passphrase_is_asked_again_and_giving_up_ends_it_for_all(
 
     assert len(asked.questions) == 2
     assert all("was cancelled: no valid passphrase was given for the key ~/.ssh/locked" in said for said in sentences)
-    # Who tries again later is asked again.
+    # A later attempt asks again.
     with pytest.raises(LoginRefused):
         dial.connect(Host(name="plain"))
     assert len(asked.questions) == 3
@@ -214,7 +214,7 @@ def test_the_agent_of_the_configuration_and_a_public_key_file_name_the_key(
     hosts: Lab, home: Path, encrypted_key: Path, agent: Path
 ) -> None:
     add_key(agent, encrypted_key, home)
-    for number in range(7):  # more than MaxAuthTries lets one try
+    for number in range(7):  # more than MaxAuthTries allows
         other = home / f"other-{number}"
         make_key(other, "other")
         add_key(agent, other, home)
@@ -281,7 +281,7 @@ def test_an_answer_that_comes_after_the_server_has_closed_is_not_asked_for_again
 
     class Slow(Asked):
         def ask(self, question: CredentialPrompt) -> str | None:
-            # As after LoginGraceTime, which would hold for the next attempt too.
+            # Like LoginGraceTime, which would also end the next attempt.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()
             return super().ask(question)
@@ -325,7 +325,8 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     place = hosts["pam"].address
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
-    # A shell, as people have it: when the first process of a session ends, the kernel itself puts the terminal right.
+    # Started from a shell, as by users: when the first process of a session ends, the kernel itself resets the
+    # terminal.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

@@ -81,7 +81,7 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # what is drawn over is there too
+    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # the log also has overwritten lines
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
@@ -90,7 +90,7 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}
     missing = len(place.hosts) - sum(pool["replicas"] for pool in pools)
-    if missing > 0:  # each host is to have its part
+    if missing > 0:  # each host gets its part
         workers = next(pool for pool in pools if pool["role"] == "worker")
         workers["replicas"] += missing
         settings[f"pools.{workers['name']}.replicas"] = workers["replicas"]
@@ -117,9 +117,8 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
 
 
 def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
-    """Asserts that the output shows the run's end, replicas, progress and result.
-
-    Returns the run as `runs show --json` has it.
+    """Asserts that the output shows the run's end, replicas, progress and result. Returns the answer of `runs show
+    --json`.
     """
     assert shown.code == 0, shown.text
     assert not any(word in shown.text for word in MISTAKES), shown.text
@@ -154,8 +153,8 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
 
 
 def assert_reported(metrics: dict[str, Any], replicas: Sequence[dict[str, Any]], *, document: dict[str, Any]) -> None:
-    """Every trainer of a strategy has reported its steps. Servers and reducers have none; the first second's end is the
-    first time that they report."""
+    """Asserts that every trainer has reported its steps. Servers and reducers take none, and first report after a
+    second."""
     if document.get("strategy", {}).get("kind", "none") == "none":
         return
     for replica in replicas:

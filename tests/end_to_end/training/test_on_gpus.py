@@ -1,7 +1,4 @@
-"""Real GPUs under real runs: found, planned for, given by UUID, watched; and the example under every strategy on them.
-
-These run where there is an NVIDIA GPU.
-"""
+"""Runs on a real NVIDIA GPU: detection, planning, assignment by UUID, monitoring; the example under every strategy."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_workers_on_several_hosts_keep_one_model(desktop: Desktop, lab3: Lab) ->
     logs = logs_of(desktop, run["run_id"])
     for name in hosts:
         assert f"{name.replace('-', ' ')}: 3 train together\n" in logs[name]
-        # Each has its own part of the data; what all come to is the same.
+        # Each has its own part of the data; the results are the same.
         assert losses(logs[name]) == losses(logs["chief-0"])
         assert accuracy(logs[name]) == accuracy(logs["chief-0"]) > LEARNT
     assert losses(logs["chief-0"])[-1] < losses(logs["chief-0"])[0] / 2
