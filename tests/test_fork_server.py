@@ -15,7 +15,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 """The next process gets the free ID that follows this one."""
 
 
-def test_a_command_is_waited_for_although_an_earlier_one_had_its_process_id() -> None:
+def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
     """Process IDs are reused after 32768 processes: the end of the earlier process is not that of the later command."""
     fork_server = ForkServer(dict(os.environ), "json")
     made: list[ForkedProcess] = []

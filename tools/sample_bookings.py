@@ -124,7 +124,7 @@ class Sample:
         store.record_idle([IdleEvidence(diffusion.id, NOW - timedelta(minutes=21), NOW, "gpu-b")])
 
     def _many(self, store: BookingStore) -> None:
-        people = ("vision", "speech", "robots", "intern", "nlp", "audio", ME)
+        owners = ("vision", "speech", "robots", "intern", "nlp", "audio", ME)
         for host in range(128):
             ids = [f"GPU-n{host:03}-{number}" for number in range(8)]
             for day in range(-1, 7):
@@ -135,7 +135,7 @@ class Sample:
                 start = at(day, seed % 12)
                 title = f"sweep {host}-{day + 2}"
                 self._book(
-                    store, title, people[seed % len(people)], some, start, start + timedelta(hours=4 + seed % 18)
+                    store, title, owners[seed % len(owners)], some, start, start + timedelta(hours=4 + seed % 18)
                 )
 
     def _book(

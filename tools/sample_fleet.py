@@ -90,11 +90,11 @@ def let_hosts_answer(fleet: FleetModel) -> None:
 
 def _acts(now: datetime) -> tuple[Act, ...]:
     """The last actions on a host."""
-    kim, nobody = {"by": "kim", "from": "laptop"}, {"by": "", "from": ""}
+    kim, unattributed = {"by": "kim", "from": "laptop"}, {"by": "", "from": ""}
     return (
         {"time": (now - timedelta(days=9)).isoformat(), "what": "deploy", "version": "0.1.0", **kim},
         {"time": (now - timedelta(days=2)).isoformat(), "what": "remove", "run_id": "20261114-181502-3f9c", **kim},
-        {"time": (now - timedelta(hours=4)).isoformat(), "what": "housekeeping", "runs": 2, **nobody},
+        {"time": (now - timedelta(hours=4)).isoformat(), "what": "housekeeping", "runs": 2, **unattributed},
     )
 
 

@@ -174,7 +174,7 @@ def test_a_container_that_runs_as_the_bookers_uid_is_not_the_bookers(site: Site,
 
 
 @pytest.mark.parametrize(("user", "verdict"), [("ann", "root"), ("bob", "own")])
-def test_what_runs_by_sudo_is_reported_with_its_caller(site: Site, root: Team, user: str, verdict: str) -> None:
+def test_a_process_under_sudo_is_reported_with_its_caller(site: Site, root: Team, user: str, verdict: str) -> None:
     source = site.host.tmp / "sudo.c"
     source.write_text(SUDO)
     subprocess.run(["gcc", "-o", str(source.with_suffix("")), str(source)], check=True)
@@ -193,7 +193,7 @@ def test_what_runs_by_sudo_is_reported_with_its_caller(site: Site, root: Team, u
     assert site.is_alive(pid)
 
 
-def test_what_left_its_session_is_reported_with_the_login_that_it_came_from(site: Site, root: Team) -> None:
+def test_a_process_outside_its_session_is_reported_with_its_login(site: Site, root: Team) -> None:
     login = f"echo {site.uid('ann')} >/proc/self/loginuid; {SAYS_IT_SLEEPS} sleep 600"  # like pam_loginuid
     pid = shell(site, "root", login, "setsid", "--wait")
     site.on_gpu(pid)

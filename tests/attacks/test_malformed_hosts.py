@@ -140,7 +140,7 @@ JUNK = st.recursive(
 
 
 @given(JUNK, st.sampled_from(sorted(ANSWERS)))
-def test_any_junk_is_judged_without_a_fault(value: Any, method: str) -> None:
+def test_any_answer_is_validated_without_a_fault(value: Any, method: str) -> None:
     assert isinstance(find_mismatch(value, ANSWERS[method]), str)
     if not isinstance(value, (dict, list)):
         assert find_mismatch(value, ANSWERS[method]) == "the answer"

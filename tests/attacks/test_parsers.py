@@ -24,7 +24,7 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
     tried()
 
 
-def test_the_check_sees_what_breaks_the_promise() -> None:
+def test_the_check_detects_violations() -> None:
     """Otherwise a parser that is never called would pass too."""
     from hypothesis import strategies as st
 

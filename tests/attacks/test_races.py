@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_racing_clients_break_nothing(place: Place, race: type[Race]) -> None:
+def test_concurrent_clients_violate_no_invariant(place: Place, race: type[Race]) -> None:
     raced = run(place, race(), CLIENTS, ROUNDS, SEED)
     assert raced.violations == []
     # The clients competed: some attempts succeeded, others were refused.

@@ -73,7 +73,7 @@ def trained(archive: Path, address: str) -> list[str]:
 
 @pytest.mark.train
 @pytest.mark.parametrize(("address", "listeners"), [("127.0.0.1", ["0100007F"]), ("::1", ["0" * 24 + "01000000"])])
-def test_a_store_listens_where_the_ranks_are_told_to_call(archive: Path, address: str, listeners: list[str]) -> None:
+def test_a_store_listens_on_the_address_that_ranks_get(archive: Path, address: str, listeners: list[str]) -> None:
     assert trained(archive, address) == listeners
 
 

@@ -58,7 +58,7 @@ def test_secrets_of_a_foreign_run_are_those_that_the_user_names() -> None:
     assert allowed_secrets(foreign(INVENTED), ["AWS_SECRET_ACCESS_KEY", "OTHER"]) == ("AWS_SECRET_ACCESS_KEY",)
 
 
-def test_where_the_user_is_asked_secrets_hosts_and_command_of_a_foreign_run_are_named() -> None:
+def test_the_confirmation_names_secrets_hosts_and_command_of_a_foreign_run() -> None:
     question = confirm_foreign_secrets(foreign(INVENTED.replace("AWS_SECRET_ACCESS_KEY", "AWS_KEY, HF_TOKEN")))
 
     assert question is not None
@@ -72,7 +72,7 @@ def test_where_the_user_is_asked_secrets_hosts_and_command_of_a_foreign_run_are_
     assert confirm_foreign_secrets(EndedRun(**{**vars(foreign(INVENTED)), "reported_by": ""})) is None
 
 
-def test_a_record_of_an_older_version_does_not_tell_what_ran() -> None:
+def test_a_record_of_an_older_version_does_not_identify_the_code() -> None:
     assert not RunRecord("r", "n", "", "a", ("a",), "", "", topology=INVENTED).tells_what_ran
     assert RunRecord("r", "n", "", "a", ("a",), "", "", topology=INVENTED, snapshot=None).tells_what_ran
 

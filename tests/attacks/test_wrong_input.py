@@ -75,7 +75,7 @@ def test_a_fingerprint_that_is_none(text: str) -> None:
         ("TORCHYARD_REPLICA", "worker-" + "9" * 5000),
     ],
 )
-def test_a_variable_of_the_contract(name: str, value: str) -> None:
+def test_malformed_variables(name: str, value: str) -> None:
     with pytest.raises(EnvironmentProblem, match=name):
         read_environment({**ENVIRONMENT, name: value})
 
@@ -148,7 +148,7 @@ def test_a_time_before_all_years_is_no_time() -> None:
 
 
 @pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
-def test_what_a_host_saw_is_an_error_of_that_host(answer: Any) -> None:
+def test_malformed_evidence_is_an_error_of_its_host(answer: Any) -> None:
     """Regression: it ended the thread in which a desktop exchanges the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
         link_says([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
@@ -161,7 +161,7 @@ def test_what_a_host_saw_is_an_error_of_that_host(answer: Any) -> None:
         *((4, "loss", "x"), (6, "timings", {"ended_s": "x"}), (6, "replicas", [1]), (0, "epoch", {})),
     ],
 )
-def test_a_journal_of_a_host_is_judged_as_it_comes(number: int, key: str, wrong: Any) -> None:
+def test_a_journal_of_a_host_is_validated_as_it_arrives(number: int, key: str, wrong: Any) -> None:
     assert find_mismatch(JOURNAL, NOTIFICATIONS["state"]) == ""
     said = copy.deepcopy(JOURNAL)
     said["entries"][number][key] = wrong

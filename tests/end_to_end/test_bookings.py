@@ -64,7 +64,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_owner_and_end(
+def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
     kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, gpu_lab: Lab
 ) -> None:
     kim, lee = kim_and_lee
@@ -88,7 +88,7 @@ def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_own
     torchyard(lee, "run", topology(tmp_path / "run"))
 
 
-def test_a_run_goes_to_gpus_that_nobody_has_booked(kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path) -> None:
+def test_a_run_is_placed_on_gpus_without_a_booking(kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path) -> None:
     kim, lee = kim_and_lee
     torchyard(kim, "book", "gpu-a:0", "--to", "+3h")
     says = "print('on', os.environ['CUDA_VISIBLE_DEVICES'])"
@@ -96,7 +96,7 @@ def test_a_run_goes_to_gpus_that_nobody_has_booked(kim_and_lee: tuple[Desktop, D
     assert "on GPU-gpu-a-1" in shown.stdout
 
 
-def test_gpus_of_several_hosts_are_taken_only_with_a_booking_which_ends_with_the_run(
+def test_gpus_of_several_hosts_need_a_booking_which_ends_with_the_run(
     kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore
 ) -> None:
     kim, _ = kim_and_lee
@@ -143,7 +143,7 @@ def test_a_launch_that_fails_gives_its_booking_back(
     assert store.bookings(now, now + timedelta(hours=4), live=True) == ()
 
 
-def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
+def test_a_scheduled_run_starts_without_a_desktop(
     kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore, gpu_lab: Lab
 ) -> None:
     kim, lee = kim_and_lee
@@ -165,7 +165,7 @@ def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
     assert store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1), live=True) == ()
 
 
-def test_status_says_what_is_free_and_who_has_booked_what(kim_and_lee: tuple[Desktop, Desktop]) -> None:
+def test_status_shows_free_gpus_and_bookings(kim_and_lee: tuple[Desktop, Desktop]) -> None:
     kim, lee = kim_and_lee
     torchyard(kim, "book", "gpu-a:0", "--to", "+3h", "--title", "digits")
     shown = torchyard(lee, "status").stdout
@@ -177,7 +177,7 @@ def test_status_says_what_is_free_and_who_has_booked_what(kim_and_lee: tuple[Des
     assert hosts["gpu-a"][0]["booked"]["owner"] == "kim"
 
 
-def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_books_nothing(
+def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_nothing(
     gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path
 ) -> None:
     alone, both = topology(tmp_path / "alone", hosts=("gpu-b",)), topology(tmp_path / "both", hosts=HOSTS)

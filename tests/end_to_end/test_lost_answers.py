@@ -105,7 +105,7 @@ def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable
     return calling
 
 
-def test_a_start_whose_answer_is_lost_is_taken_back_where_the_host_can_be_reached_again(
+def test_a_start_without_an_answer_is_cancelled_if_the_host_is_reachable_again(
     kim: Desktop,
     tmp_path: Path,
     store: BookingStore,
@@ -127,7 +127,7 @@ def test_a_start_whose_answer_is_lost_is_taken_back_where_the_host_can_be_reache
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_start_whose_answer_is_lost_keeps_its_booking_until_the_host_says_what_became_of_it(
+def test_a_start_without_an_answer_keeps_its_booking_until_the_host_reports_its_state(
     kim: Desktop,
     tmp_path: Path,
     store: BookingStore,
@@ -166,7 +166,7 @@ def test_a_start_whose_answer_is_lost_keeps_its_booking_until_the_host_says_what
     assert live(store) == ()
 
 
-def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to_have_left_nothing(
+def test_a_cancelled_start_on_a_slow_host_is_not_reported_as_undone(
     kim: Desktop,
     tmp_path: Path,
     store: BookingStore,
@@ -202,7 +202,7 @@ def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to
     assert live(store) == ()
 
 
-def test_a_host_that_lost_its_part_of_a_run_does_not_end_the_booking_of_what_goes_on(
+def test_a_host_that_lost_its_part_of_a_live_run_does_not_end_the_booking(
     kim: Desktop,
     make_desktop: Callable[..., Desktop],
     tmp_path: Path,

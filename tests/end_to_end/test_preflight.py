@@ -104,7 +104,7 @@ def program(host: LabHost, *argv: str) -> Iterator[int]:
         process.communicate(timeout=60)
 
 
-def test_hosts_that_are_well_get_a_green_line_for_everything(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_hosts_without_problems_get_only_green_lines(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     outcome = succeeded(run(desktop, topology(tmp_path / "well", ON_TWO)))
 
     names = {"host", "disk", "clock", "limits", "leftovers", "bandwidth", "network"}
@@ -181,7 +181,7 @@ def test_a_busy_link_is_not_measured_and_an_old_figure_is_called_old(
     assert json.loads(desktop.bandwidths.read_text()) == known
 
 
-def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_leftovers_of_an_earlier_run_are_ended_and_reported(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
     text = TORCH.replace("{script: train.py}", "{launcher: command, command: [python3, stray.py]}")
     process = desktop.start("run", topology(tmp_path / "stray", text, stray_py=WITH_A_STRAY), "--json")
@@ -244,7 +244,7 @@ def test_gpus_that_have_had_errors(lab: LabFactory, make_desktop: MakeDesktop, t
     assert "Choose another GPU" in refused.error["hint"]
 
 
-def test_a_gpu_that_somebody_uses_is_told_with_whom(lab: LabFactory, make_desktop: MakeDesktop, tmp_path: Path) -> None:
+def test_a_gpu_in_use_is_reported_with_its_user(lab: LabFactory, make_desktop: MakeDesktop, tmp_path: Path) -> None:
     hosts = lab(1)
     desktop = make_desktop(hosts)
     with program(hosts["gpu-a"], "sh", "-c", "echo $$; exec sleep 600") as pid:

@@ -67,7 +67,7 @@ def restarted(desktop: Desktop, run_id: str, *options: str) -> Outcome:
     return Outcome(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
 
 
-def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     chief, peer, scorer = lab3.hosts
     file = topology(tmp_path / "program", POOLS, train_py=SCRIPT)
     following = desktop.start("run", file, "--json", env=TOKEN)
@@ -117,7 +117,7 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     assert checkpoints(chief, third.run_id) == names[2:]
 
 
-def test_a_run_without_a_checkpoint_begins_again_and_says_so(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_starts_over_and_reports_it(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = topology(
         tmp_path / "program",
         "pools: [{name: workers, role: worker, replicas: 1, hosts: [gpu-b]}]\nprogram: {script: train.py}\n",

@@ -154,9 +154,7 @@ def test_two_launches_at_once_into_one_shared_home(lab: LabFactory, make_desktop
     assert totals < 1.1 * 8 * MB
 
 
-def test_a_connection_that_breaks_is_made_anew_and_the_rest_is_sent(
-    desktop: Desktop, lab3: Lab, tmp_path: Path
-) -> None:
+def test_a_broken_connection_is_restored_and_the_rest_is_sent(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
     file = folder_with_many(tmp_path / "work")
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
@@ -217,7 +215,7 @@ def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tm
     succeeded(run(desktop, file))
 
 
-def test_a_large_file_is_asked_about_first(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_large_file_needs_a_confirmation(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = folder_with(tmp_path / "work", 1)
     with (tmp_path / "work" / "weights.bin").open("wb") as weights:
         weights.truncate(101 * MB)

@@ -27,7 +27,7 @@ FAILS_ONCE = """
 """
 
 
-def test_a_gang_starts_again_by_itself_and_the_first_cause_is_kept(desktop: Desktop, tmp_path: Path) -> None:
+def test_a_gang_restarts_by_itself_and_the_first_cause_is_kept(desktop: Desktop, tmp_path: Path) -> None:
     file = topology(
         tmp_path / "again",
         """
@@ -105,7 +105,7 @@ def test_a_secret_is_in_the_program_and_nowhere_else(desktop: Desktop, lab3: Lab
         assert seen.stdout == ""
 
 
-def test_after_a_reboot_the_run_says_what_it_needs(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_after_a_reboot_the_run_reports_its_missing_secrets(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = topology(
         tmp_path / "reboot",
         """

@@ -169,7 +169,7 @@ def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
     assert len(lines) > 10
 
 
-def test_who_follows_a_run_while_the_agent_is_replaced_sees_it_to_its_end(
+def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
     desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
 ) -> None:
     older = install("0.0.9")
@@ -222,7 +222,7 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     assert noted_on(lab3["gpu-a"], "9.0.0") == daemon
 
 
-def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
+def test_a_newer_desktop_replaces_an_older_daemon_whose_run_continues(
     desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
 ) -> None:
     run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
@@ -237,7 +237,7 @@ def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
     assert json.loads(newer.says("runs", "show", run_id, "--json")[0])["state"] == "stopped"
 
 
-def test_a_launch_goes_on_while_its_hosts_are_upgraded(
+def test_a_launch_continues_while_its_hosts_are_upgraded(
     desktop: Desktop,
     lab3: Lab,
     install: Callable[..., Installation],
@@ -266,7 +266,7 @@ def test_a_launch_goes_on_while_its_hosts_are_upgraded(
         team.close()
 
 
-def test_what_an_agent_does_not_know_is_said_in_a_sentence(
+def test_a_method_unknown_to_an_agent_is_an_error_with_a_hint(
     desktop: Desktop, install: Callable[..., Installation], until_told: Path
 ) -> None:
     lacking = install(OURS, daemon_rpc_methods=('            "logs.list": self.logs_list,\n', ""))
@@ -287,7 +287,7 @@ def test_what_an_agent_does_not_know_is_said_in_a_sentence(
     says(desktop, "runs", "stop", run_id)
 
 
-def test_an_older_agent_that_does_not_leave_is_used_as_it_is(
+def test_an_older_agent_that_does_not_retire_is_used_as_it_is(
     desktop: Desktop, install: Callable[..., Installation]
 ) -> None:
     stubborn = install("0.0.9", daemon_rpc_methods=('            "retire": self.retire,\n', ""))
@@ -299,7 +299,7 @@ def test_an_older_agent_that_does_not_leave_is_used_as_it_is(
     assert "gpu-a: its agent 0.0.9 is older and stays: gpu-a's agent 0.0.9 does not know retire." in stderr
 
 
-def test_an_agent_that_no_longer_understands_this_desktop_says_what_to_do(
+def test_an_agent_that_no_longer_understands_this_desktop_names_a_remedy(
     desktop: Desktop, install: Callable[..., Installation]
 ) -> None:
     far = install(

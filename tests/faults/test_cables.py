@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.lab
 
 
-def test_a_cable_cut_for_five_seconds_is_nothing(team: Team) -> None:
+def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     run = team.launch(team.topology(COUNTING))
     run.wait_for_output(" 1\n")
     run.wait_for("running")

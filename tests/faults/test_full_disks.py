@@ -97,7 +97,7 @@ def test_a_disk_without_room_for_the_code_is_found_before_anything_is_sent(on_a_
     assert left(team) == []
 
 
-def test_a_disk_that_fills_while_code_is_sent_takes_the_launch_back(on_a_small_disk: Team) -> None:
+def test_a_disk_that_fills_while_code_is_sent_cancels_the_launch(on_a_small_disk: Team) -> None:
     team = on_a_small_disk
     file = team.topology(FOREVER)
     for number in range(10):
@@ -122,7 +122,7 @@ def test_a_disk_that_fills_while_code_is_sent_takes_the_launch_back(on_a_small_d
     assert team.launch(file).stop()["state"] == "stopped"
 
 
-def test_a_run_outlives_a_disk_that_is_full_for_a_while_with_its_record_whole(on_a_small_disk: Team) -> None:
+def test_a_run_survives_a_full_disk_with_its_record_intact(on_a_small_disk: Team) -> None:
     team = on_a_small_disk
     run = team.launch(team.topology(PATIENT, "max_restarts: 1\nfailure_grace_s: 0.3"))
     run.wait_for_output("line 5\n")
@@ -146,7 +146,7 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while_with_its_record_whole(on
     assert [one["generation"] for one in run.of("gang_restart")] == [1]
 
 
-def test_a_rank_that_a_full_disk_ends_says_so(on_a_small_disk: Team) -> None:
+def test_a_rank_that_a_full_disk_ends_reports_it(on_a_small_disk: Team) -> None:
     team = on_a_small_disk
     run = team.launch(team.topology(WRITING, "max_restarts: 0\nfailure_grace_s: 0.3"))
     run.wait_for_output(" 5\n")
@@ -166,7 +166,7 @@ def end_daemon(host: LabHost) -> None:
     host.exec(["sh", "-c", "pkill -9 -x torchyard-agent; while pgrep -x torchyard-agent; do sleep 0.05; done"])
 
 
-def test_a_daemon_that_cannot_be_unpacked_or_started_says_so_and_no_connection_is_lost(
+def test_a_daemon_that_cannot_be_unpacked_or_started_is_reported_without_losing_a_connection(
     lab3: Lab, make_desktop: Callable[..., Desktop]
 ) -> None:
     host = lab3["gpu-a"]

@@ -82,7 +82,7 @@ SOON = "max_restarts: 1\nhost_wait_s: 1\nfailure_grace_s: 0.5\nstop_grace_s: 1"
 TWO_ARE_ENOUGH = "[{name: workers, role: worker, replicas: 3, min_replicas: 2, placement: spread}]"
 
 
-def test_a_daemon_that_is_killed_costs_a_run_neither_exit_status_nor_a_byte(team: Team) -> None:
+def test_a_killed_daemon_loses_neither_exit_status_nor_log_of_a_run(team: Team) -> None:
     run = team.launch(team.topology(COUNTING_UNTIL_TOLD, "max_restarts: 0\nfailure_grace_s: 0.5"))
     run.wait_for_output(" 5\n")
 
@@ -105,7 +105,7 @@ def test_a_daemon_that_is_killed_costs_a_run_neither_exit_status_nor_a_byte(team
         assert lines == [f"{name} {number}" for number in range(len(lines) - 1)] + ["the last line"]
 
 
-def test_a_member_s_keeper_that_is_killed_takes_its_ranks_along_and_the_gang_goes_on(team: Team) -> None:
+def test_a_killed_keeper_of_a_member_ends_its_ranks_and_the_gang_restarts(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(WITH_A_STRAY, SOON, TWO_ARE_ENOUGH))
     run.wait_for_output("up 0")
@@ -119,7 +119,7 @@ def test_a_member_s_keeper_that_is_killed_takes_its_ranks_along_and_the_gang_goe
     assert run.stop()["state"] == "stopped"
 
 
-def test_a_primary_s_keeper_that_is_killed_ends_the_run_on_all_hosts(team: Team) -> None:
+def test_a_killed_keeper_of_the_primary_ends_the_run_on_all_hosts(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(COUNTING, SOON))
     run.wait_for_output(" 1\n")
@@ -132,7 +132,7 @@ def test_a_primary_s_keeper_that_is_killed_ends_the_run_on_all_hosts(team: Team)
     assert not team.call(run.primary, "run.show", run_id=run.run_id)["alive"]
 
 
-def test_a_rank_that_is_killed_starts_its_gang_again_and_the_last_time_ends_the_run(team: Team) -> None:
+def test_a_killed_rank_restarts_its_gang_and_the_last_failure_ends_the_run(team: Team) -> None:
     run = team.launch(team.topology(WITH_A_STRAY, SOON))
     run.wait_for_output("up 0")
     with GenerationWatch(team.lab, run.run_id) as watch:
@@ -149,7 +149,7 @@ def test_a_rank_that_is_killed_starts_its_gang_again_and_the_last_time_ends_the_
     assert {one["name"]: one["restarts"] for one in ended["replicas"]} == dict.fromkeys(run.places, 1)
 
 
-def test_a_rank_that_ignores_sigterm_is_gone_five_seconds_after_its_sibling_died(team: Team) -> None:
+def test_a_rank_that_ignores_sigterm_has_ended_five_seconds_after_a_failure(team: Team) -> None:
     run = team.launch(team.topology(DEAF, "max_restarts: 1"))  # with the default grace periods
     run.wait_for_output("up 0")
     others = [pid for name in ("gpu-b", "gpu-c") for pid in outside_pids(team.lab[name], "script.py")]

@@ -50,7 +50,7 @@ class Following:
         self.events += map(json.loads, output.splitlines())
 
 
-def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team: Team) -> None:
+def test_a_run_continues_without_ssh_servers_and_its_follower_misses_nothing(team: Team) -> None:
     file = team.topology(REPORTING_UNTIL_TOLD)
     following = Following(team.desktop.start("run", file, "--json"))
     following.read_until(lambda event: event.get("state") == "running" and event["event"] == "run_state")
@@ -82,7 +82,7 @@ def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team:
 
 
 @pytest.mark.usefixtures("bare_hosts")
-def test_a_deploy_whose_ssh_server_stops_says_so_and_is_done_again(desktop: Desktop, lab3: Lab) -> None:
+def test_a_deploy_whose_ssh_server_stops_fails_and_can_be_repeated(desktop: Desktop, lab3: Lab) -> None:
     host = lab3["gpu-b"]
     host.shape("400kbit")
     deploying = desktop.start("deploy", "--json")
@@ -104,7 +104,7 @@ def test_a_deploy_whose_ssh_server_stops_says_so_and_is_done_again(desktop: Desk
     wait_until(lambda: not [path for path in ours.rglob("*") if path.suffix in (".part", ".new", ".tmp")])
 
 
-def test_a_daemon_killed_while_somebody_follows_is_started_again_by_the_follower(team: Team) -> None:
+def test_a_daemon_killed_while_a_desktop_follows_is_restarted_by_it(team: Team) -> None:
     file = team.topology(REPORTING_UNTIL_TOLD)
     following = Following(team.desktop.start("run", file, "--json"))
     following.read_until(lambda event: event.get("state") == "running" and event["event"] == "run_state")

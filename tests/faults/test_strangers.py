@@ -54,7 +54,7 @@ def descriptors(host: LabHost) -> int:
     return len(list(Path(f"/proc/{keeper_of(host)}/fd").iterdir()))
 
 
-def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: Team) -> None:
+def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(GENERATIONS, "max_restarts: 1\nfailure_grace_s: 0.2"))
     run.wait_for_output("up 0")
@@ -85,7 +85,7 @@ def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: 
     assert run.stop()["state"] == "stopped"
 
 
-def test_a_stranger_who_repeats_what_it_overheard_is_turned_away(team: Team) -> None:
+def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
     member = team.lab["gpu-b"]
     team.fleet.links()
     ear = member.start([sys.executable, "-c", OVERHEARING])

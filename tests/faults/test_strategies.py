@@ -187,7 +187,7 @@ def stops_in_good_order(team: Team, run: LaunchedRun, *trainers: str) -> None:
     assert not any("Traceback" in log.rpartition("begins")[2] for log in logs.values()), logs
 
 
-def test_all_reduce_starts_its_gang_again_from_the_newest_checkpoint_whoever_dies(team: Team) -> None:
+def test_all_reduce_restarts_its_gang_from_the_newest_checkpoint_after_any_failure(team: Team) -> None:
     run = launch(team, "kind: all_reduce", CHIEF, ONE_WORKER)
     wait_for_lives(run, 1, "chief-0", "worker-0")
     saved = wait_for_checkpoint(team, run)
@@ -205,7 +205,7 @@ def test_all_reduce_starts_its_gang_again_from_the_newest_checkpoint_whoever_die
     stops_in_good_order(team, run, "chief-0", "worker-0")
 
 
-def test_sandblaster_goes_on_bit_by_bit_after_the_death_of_any_and_of_all(team: Team) -> None:
+def test_sandblaster_resumes_bit_for_bit_after_any_failure_and_after_all(team: Team) -> None:
     whole = launch(team, "kind: sandblaster", CHIEF, ONE_WORKER, SERVER)
     for host in team.lab.hosts:
         (host.home / "enough").touch()
@@ -247,7 +247,7 @@ def test_sandblaster_goes_on_bit_by_bit_after_the_death_of_any_and_of_all(team: 
     assert {key: uninterrupted[key] for key in now} == now
 
 
-def test_a_reducer_that_dies_is_replaced_while_its_trainers_wait_and_the_numbers_stay(team: Team) -> None:
+def test_a_killed_reducer_is_replaced_while_trainers_wait_with_the_same_result(team: Team) -> None:
     run = launch(team, "kind: reduction_server", CHIEF, TWO_WORKERS, REDUCER, saved_at=10, every_s=600)
     trainers = ("chief-0", "worker-0", "worker-1")
     wait_for_lives(run, 1, *trainers)
@@ -275,7 +275,7 @@ def test_a_reducer_that_dies_is_replaced_while_its_trainers_wait_and_the_numbers
     stops_in_good_order(team, run, *trainers)
 
 
-def test_in_downpour_a_group_and_a_server_start_again_alone(team: Team) -> None:
+def test_in_downpour_a_group_and_a_server_restart_alone(team: Team) -> None:
     run = launch(team, "kind: downpour", TWO_GROUPS, SERVER)
     wait_for_lives(run, 1, "worker-0", "worker-1")
     kill(team, run, "worker-1")
@@ -306,7 +306,7 @@ def test_in_downpour_a_group_and_a_server_start_again_alone(team: Team) -> None:
     stops_in_good_order(team, run, "worker-0", "worker-1")
 
 
-def test_in_hogwild_each_group_starts_again_alone(team: Team) -> None:
+def test_in_hogwild_each_group_restarts_alone(team: Team) -> None:
     run = launch(team, "kind: hogwild, sync_every: 4", TWO_GROUPS)
     wait_for_lives(run, 1, "worker-0", "worker-1")
     kill(team, run, "worker-1")

@@ -48,7 +48,7 @@ def launched(team: Team) -> LaunchedRun | AgentRefused | RunFailed:
         return refused
 
 
-def test_of_two_users_who_launch_at_once_one_gets_the_gpu_and_the_other_is_told_who(ann_and_bob: list[Team]) -> None:
+def test_of_two_simultaneous_launches_one_gets_the_gpu_and_the_other_names_its_user(ann_and_bob: list[Team]) -> None:
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(launched, ann_and_bob))
 

@@ -74,7 +74,7 @@ def test_nothing_is_left_after_an_exception(tmp_path: Path) -> None:
     assert traces(tags[0]) == {}
 
 
-def test_what_a_failed_start_made_is_removed(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "gpu-b").write_text("a file where the host's folder should go")
     before = traces(owner_tag(os.getpid()))
     with pytest.raises(FileExistsError):
@@ -82,7 +82,7 @@ def test_what_a_failed_start_made_is_removed(tmp_path: Path) -> None:
     assert traces(owner_tag(os.getpid())) == before
 
 
-def test_a_lab_whose_owner_was_killed_is_cleared_away_by_the_next(tmp_path: Path) -> None:
+def test_a_lab_with_a_killed_owner_is_removed_by_the_next(tmp_path: Path) -> None:
     with held_lab(tmp_path / "home" / "fleet.yaml") as holder:
         tag = owner_tag(holder.pid)
         assert traces(tag)
@@ -103,7 +103,7 @@ def test_the_processes_of_a_host_end_with_its_killed_owner(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_holds_hosts_until_it_is_told_to_end(tmp_path: Path, ending: signal.Signals) -> None:
+def test_the_command_keeps_hosts_until_it_is_interrupted(tmp_path: Path, ending: signal.Signals) -> None:
     fleet = tmp_path / "home" / "fleet.yaml"
     with held_lab(fleet) as holder:
         entry = yaml.safe_load(fleet.read_text())["hosts"][0]

@@ -49,7 +49,7 @@ def all_at_once(dial: SshDialer, names: list[str]) -> list[SshConnection]:
 
 
 @contextmanager
-def nobody_gets_in(host: LabHost) -> Iterator[None]:
+def logins_blocked(host: LabHost) -> Iterator[None]:
     """Keeps logins on the host half open inside the block."""
     gate = host.home / "closed"
     gate.touch()
@@ -70,7 +70,7 @@ def swallow(addresses: list[str]) -> None:
     subprocess.run(["ip", "-batch", "-"], input="".join(lines), text=True, check=True)
 
 
-def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: LabFactory, home: Path) -> None:
+def test_many_hosts_log_in_through_a_bastion_that_accepts_one_login_at_a_time(lab: LabFactory, home: Path) -> None:
     narrow = HostSpec("gpu-a", login_takes_s=0.01, sshd=ONE_AT_A_TIME)
     made = lab(hosts=[HostSpec("bastion", sshd=ONE_AT_A_TIME), narrow, "gpu-b"])
     bastion, one, other = made.hosts
@@ -85,7 +85,7 @@ def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: L
     names = [f"{kind}-{number}" for number in range(12) for kind in ("one", "other")]
 
     with ThreadPoolExecutor(1) as pool:
-        with nobody_gets_in(one):
+        with logins_blocked(one):
             coming = pool.submit(all_at_once, dialer(made, home), names)
             wait_until(lambda: "past MaxStartups" in one.log())  # it drops logins, which are retried
         connections = coming.result()
@@ -96,13 +96,13 @@ def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: L
             connection.close()
 
 
-def test_no_more_log_in_at_once_than_an_sshd_takes(lab: LabFactory, home: Path) -> None:
+def test_concurrent_logins_stay_within_the_limit_of_an_sshd(lab: LabFactory, home: Path) -> None:
     made = lab(hosts=[HostSpec("gpu-a", login_takes_s=0.01, sshd=("MaxStartups 10:100:10",))])
     (host,) = made.hosts
     write_config(home, made, f"Host gpu-*\n  HostName {host.address}\n")
 
     with ThreadPoolExecutor(1) as pool:
-        with nobody_gets_in(host):
+        with logins_blocked(host):
             coming = pool.submit(all_at_once, dialer(made, home), [f"gpu-{number}" for number in range(30)])
             wait_until(lambda: half_open(host) == AT_ONCE)
         connections = coming.result()
@@ -114,7 +114,7 @@ def test_no_more_log_in_at_once_than_an_sshd_takes(lab: LabFactory, home: Path) 
             connection.close()
 
 
-def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_systems_ssh_is_throttled_too(lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab(hosts=[HostSpec("bastion", login_takes_s=0.5, sshd=("MaxStartups 10:100:10",)), "gpu-a"])
     bastion, host = made.hosts
     known_hosts = home / "known_hosts"
@@ -144,7 +144,7 @@ def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeyp
     assert "MaxStartups" not in bastion.log()
 
 
-def test_a_host_that_takes_ten_seconds_is_slow_and_dead_ones_delay_nobody(lab: LabFactory, home: Path) -> None:
+def test_a_slow_host_does_not_fail_and_dead_hosts_delay_no_others(lab: LabFactory, home: Path) -> None:
     made = lab(hosts=["fast", HostSpec("slow", login_takes_s=10.0)])
     write_config(home, made, "Host *\n  ConnectTimeout 9\n")
     subnet = desktop_address(made).rpartition(".")[0]
@@ -206,7 +206,7 @@ def test_a_pulled_cable_ends_a_silent_connection_within_the_configured_time(lab:
         assert connections[2].is_active
 
 
-def test_a_pulled_cable_ends_senders_whom_nobody_reads_any_more(lab: LabFactory, home: Path) -> None:
+def test_a_pulled_cable_ends_blocked_senders(lab: LabFactory, home: Path) -> None:
     made = lab(hosts=["bastion", "gpu-a"])
     bastion, far = made.hosts
     write_config(

@@ -150,7 +150,7 @@ def test_three_wrong_passphrases_are_enough(hosts: Lab, home: Path, encrypted_ke
     assert len(asked.questions) == 3
 
 
-def test_without_anybody_to_ask_the_sentence_says_what_is_needed(hosts: Lab, home: Path, encrypted_key: Path) -> None:
+def test_without_a_terminal_the_error_names_the_missing_passphrase(hosts: Lab, home: Path, encrypted_key: Path) -> None:
     with pytest.raises(LoginRefused) as refused:
         dialer(hosts, home, None).connect(Host(name="plain"))
 
@@ -158,7 +158,7 @@ def test_without_anybody_to_ask_the_sentence_says_what_is_needed(hosts: Lab, hom
     assert "ssh-add" in refused.value.hint
 
 
-def test_an_open_key_that_will_do_spares_the_question(hosts: Lab, home: Path, encrypted_key: Path) -> None:
+def test_an_unencrypted_key_avoids_the_question(hosts: Lab, home: Path, encrypted_key: Path) -> None:
     config = home / ".ssh" / "config"
     config.write_text(
         f"Host *\n  IdentityFile ~/.ssh/locked\n  IdentityFile {hosts.identity_file}\n{config.read_text()}"
@@ -256,7 +256,7 @@ def test_a_password_is_asked_again_when_it_is_wrong_and_once_when_it_is_right(ho
     assert asked.questions[1].complaint
 
 
-def test_a_key_and_then_a_password_where_the_host_wants_both(hosts: Lab, home: Path) -> None:
+def test_a_key_and_then_a_password_if_the_host_requires_both(hosts: Lab, home: Path) -> None:
     asked = Asked(PASSWORD)
     with connected(dialer(hosts, home, asked), [as_lee(hosts, "both")]) as (connection,):
         assert says(connection, "whoami") == "lee\n"
@@ -264,7 +264,7 @@ def test_a_key_and_then_a_password_where_the_host_wants_both(hosts: Lab, home: P
 
 
 @pytest.mark.parametrize("name", ["pam", "password", "both"])
-def test_giving_up_or_nobody_to_ask_is_a_plain_refusal(hosts: Lab, home: Path, name: str) -> None:
+def test_a_cancelled_or_impossible_question_is_a_refused_login(hosts: Lab, home: Path, name: str) -> None:
     with pytest.raises(LoginRefused, match="was cancelled"):
         dialer(hosts, home, Asked(None)).connect(as_lee(hosts, name))
     with pytest.raises(LoginRefused, match="it asks for a password or code") as refused:
@@ -272,7 +272,7 @@ def test_giving_up_or_nobody_to_ask_is_a_plain_refusal(hosts: Lab, home: Path, n
     assert "on a terminal" in refused.value.hint
 
 
-def test_an_answer_that_comes_after_the_server_has_closed_is_not_asked_for_again(
+def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
     lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torchyard_core.fleet.ssh.authentication.PATIENT_FOR_S", 0)

@@ -54,7 +54,7 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
     assert accuracy > 0.93
 
 
-def test_gloo_s_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
+def test_gloos_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
     """Regression: on a busy machine, a rank that ended with the model alive hung in about one of thirty runs."""
     trainers = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.1:1"]}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
