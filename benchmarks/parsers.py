@@ -26,7 +26,7 @@ SHOWN = 3
 """Violations of a parser that are printed."""
 
 
-def tried(name: str, number: int, inputs: int) -> tuple[str, int, list[str]]:
+def run_inputs(name: str, number: int, inputs: int) -> tuple[str, int, list[str]]:
     """(parser, inputs, violations)."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
@@ -61,7 +61,7 @@ def main() -> list[Promise]:
     figures: dict[str, list[float]] = {}
     # Each parser in a separate process: its leftovers do not affect the next.
     with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=1) as pool:
-        waiting = [pool.apply_async(tried, (name, number, each)) for name in left]
+        waiting = [pool.apply_async(run_inputs, (name, number, each)) for name in left]
         for one in waiting:
             name, count, found = one.get()
             print(f"  {name:24} {count:6} inputs {len(found):5} violations")

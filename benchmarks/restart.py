@@ -52,7 +52,7 @@ while True:
     step()
     time.sleep(0.01)
 """
-DEAF = """
+IGNORES_SIGTERM = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
@@ -104,7 +104,7 @@ def train(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
     run.stop()
 
 
-def resist(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
+def measure_resisting(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
     run = team.launch(topology)
     run.wait_for_output("up 0")
     found[GONE_DEAF].append(until_gone(team)[1])
@@ -118,12 +118,12 @@ def main() -> list[Promise]:
         desktop = Desktop(Path(folder) / "desktop", lab)
         team = Team(lab, desktop, Path(folder))
         team.impatient(spares_after_s=1.0)
-        training, deaf = (team.topology(script, "max_restarts: 1") for script in (TRAINING, DEAF))
+        training, deaf = (team.topology(script, "max_restarts: 1") for script in (TRAINING, IGNORES_SIGTERM))
         cold = team.topology(TRAINING, 'setup: ["true"]')
         plays: tuple[Callable[[dict[str, list[float]]], None], ...] = (
             lambda into: start(team, cold, into),
             lambda into: train(team, training, into),
-            lambda into: resist(team, deaf, into),
+            lambda into: measure_resisting(team, deaf, into),
         )
         for play in plays:
             play({name: [] for name in found})  # does not count: the hosts' caches are cold

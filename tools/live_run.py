@@ -47,7 +47,7 @@ def begin_live_run(wiring: WindowConnections, state: str, design: Topology | Non
     return cast
 
 
-def let_it_live(
+def feed_run(
     page: RunsPage,
     cast: fake_hosts.Acting,
     settle: Callable[[], None],

@@ -22,7 +22,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, QEventLoop, QPointF, QRectF
 from PySide6.QtGui import QCursor, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QWidget
 from tools.launch_phases import phases
-from tools.live_run import begin_live_run, let_it_live, log_opener
+from tools.live_run import begin_live_run, feed_run, log_opener
 from tools.sample_bookings import Sample, at
 from tools.sample_fleet import FAILED_RUN, let_hosts_answer, write_sample
 from tools.strategy_designs import SERVED, STEP, design_of
@@ -114,7 +114,7 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
     """The Runs page with a live run: its three views, and its log."""
     acting = begin_live_run(_wiring(window), state)
     page = _runs(window)
-    let_it_live(page, acting, lambda: _settle(FOLLOWED_WITHIN_MS))
+    feed_run(page, acting, lambda: _settle(FOLLOWED_WITHIN_MS))
     views = page.bar.views.set_value
     for view in ("canvas", "table", "plots") if state == "eight" else ("canvas",):
         views(view)
@@ -184,7 +184,7 @@ def _strategies(window: MainWindow, camera: Camera) -> None:
         camera.take(window, f"strategy-{kind.value}")
     acting = begin_live_run(_wiring(window), "eight", design_of(StrategyKind.DOWNPOUR))
     runs = _runs(window)
-    let_it_live(runs, acting, lambda: _settle(FOLLOWED_WITHIN_MS), STEP, SERVED)
+    feed_run(runs, acting, lambda: _settle(FOLLOWED_WITHIN_MS), STEP, SERVED)
     views = runs.bar.views.set_value
     for view in ("canvas", "table", "plots"):
         views(view)

@@ -101,21 +101,21 @@ def violation(parser: Parser, given: Any) -> str:
             if parser.again is not None:
                 found = parser.again(value)
                 if found != value:
-                    return _said(parser, given, f"read again it is {found!r:.300}, and was {value!r:.300}")
+                    return _violation_text(parser, given, f"read again it is {found!r:.300}, and was {value!r:.300}")
     except parser.errors:
         pass
     except Hung:
-        return _said(parser, given, f"takes more than {HUNG_S} s")
+        return _violation_text(parser, given, f"takes more than {HUNG_S} s")
     except Exception:
-        return _said(parser, given, "".join(traceback.format_exc().splitlines(keepends=True)[-6:]))
+        return _violation_text(parser, given, "".join(traceback.format_exc().splitlines(keepends=True)[-6:]))
     if (took := time.process_time() - began) > LONGEST_S:
-        return _said(parser, given, f"takes {took:.1f} s of CPU time")
+        return _violation_text(parser, given, f"takes {took:.1f} s of CPU time")
     if (grew := _peak_mb() - peak) > MOST_MB:
-        return _said(parser, given, f"takes {grew:.0f} MB")
+        return _violation_text(parser, given, f"takes {grew:.0f} MB")
     return ""
 
 
-def _said(parser: Parser, given: Any, what: str) -> str:
+def _violation_text(parser: Parser, given: Any, what: str) -> str:
     return f"{parser.name} {given!r:.1500}: {what}"
 
 
@@ -597,7 +597,7 @@ MESSAGES = [
     {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "no", "data": {"code": "c", "hint": "h"}}},
 ]
 REPORTS = [{"replica": "worker-0", "local_rank": 0, "metrics": {"step": 3, "loss": 0.5, "mine": 1}}]
-TOLD = {
+EVIDENCE = {
     "gpu-a": {
         "uses": [
             {
@@ -645,7 +645,7 @@ class _Said:
         self._asked.set()
 
 
-def link_says(messages: Sequence[Any], method: str) -> Any:
+def answer_of_link(messages: Sequence[Any], method: str) -> Any:
     """A link's answer to `method` if the host sends these messages. Raises HostError, AgentRefused."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in messages]
     link = DaemonClient("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
@@ -655,11 +655,11 @@ def link_says(messages: Sequence[Any], method: str) -> Any:
         link.close()
 
 
-def _link_said(messages: Sequence[str]) -> Any:
+def read_link(messages: Sequence[str]) -> Any:
     faults: list[Any] = []
     before, threading.excepthook = threading.excepthook, faults.append
     try:
-        return link_says(messages, "telemetry.sample")
+        return answer_of_link(messages, "telemetry.sample")
     finally:
         threading.excepthook = before
         assert not faults, faults
@@ -683,7 +683,7 @@ JOURNAL = {
 }
 
 
-def journal_said(data: Any) -> Any:
+def follow_journal(data: Any) -> Any:
     """The result of following a run with these journal messages of a host."""
     if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
@@ -697,7 +697,7 @@ def journal_said(data: Any) -> Any:
     return None
 
 
-def _told(data: Any) -> Any:
+def _read_evidence(data: Any) -> Any:
     if not isinstance(data, dict) or find_mismatch(data, Each(ANSWERS["bookings.evidence"])):
         return None
     booking = Booking.from_json(BOOKED)
@@ -1032,11 +1032,11 @@ PARSERS = (
     Parser(
         "link to a host",
         st.lists(in_json([*MESSAGES, {"jsonrpc": "2.0", "method": "telemetry", "params": {}}]), max_size=4),
-        _link_said,
+        read_link,
         (HostError, AgentRefused),
     ),
-    Parser("journal of a run", plain([JOURNAL]), journal_said, (RunFailed,)),
-    Parser("what hosts saw", plain([TOLD]), _told),
+    Parser("journal of a run", plain([JOURNAL]), follow_journal, (RunFailed,)),
+    Parser("what hosts saw", plain([EVIDENCE]), _read_evidence),
     Parser(
         "header of the exchange",
         as_bytes(in_json([PUSH, {"bytes": 4, "dtype": "float32"}])),

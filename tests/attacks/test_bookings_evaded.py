@@ -68,7 +68,7 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
     return act
 
 
-def looks(root: Team) -> None:
+def wait_for_checks(root: Team) -> None:
     """Wait until the agent has checked the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
@@ -90,7 +90,7 @@ def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> No
     for ended in (pid, copy, mounted):
         wait_until(lambda ended=ended: not site.is_alive(ended))
     wait_until(lambda: "warned" in site.acts(root, loaded))
-    looks(root)
+    wait_for_checks(root)
     assert (site.is_alive(genuine), site.acts(root, genuine)) == (True, [])
     assert (site.is_alive(loaded), site.acts(root, loaded)) == (True, ["observed", "warned"])
 
@@ -169,7 +169,7 @@ def test_a_container_that_runs_as_the_bookers_uid_is_not_the_bookers(site: Site,
             "container": CONTAINER,
             "session": "",
         }
-        looks(root)
+        wait_for_checks(root)
         assert site.is_alive(pid)
 
 
@@ -189,7 +189,7 @@ def test_a_process_under_sudo_is_reported_with_its_caller(site: Site, root: Team
         origin = reported(root, pid)["origin"]
         assert (origin["user"], origin["known_by"], origin["as_root"]) == (user, "parent", True)
     wait_until(lambda: [one["verdict"] for one in root.call("gpu-a", "bookings.status")["findings"]] == [verdict])
-    looks(root)
+    wait_for_checks(root)
     assert site.is_alive(pid)
 
 
@@ -217,7 +217,7 @@ def test_a_login_in_no_table_is_reported_and_warned(site: Site, root: Team) -> N
 
     assert (reported(root, pid)["verdict"], reported(root, pid)["owner"]) == ("unknown", "lee")
     wait_until(lambda: site.acts(root, pid) == ["reported", "warned"])
-    looks(root)
+    wait_for_checks(root)
     assert site.is_alive(pid)
     assert f"(PID {pid}) of carl" in root.desktop.torchyard("hosts", "check", "gpu-a").stdout
 

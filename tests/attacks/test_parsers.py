@@ -18,10 +18,10 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
         max_examples=SAMPLE, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
     )
     @given(parser.inputs)
-    def tried(given: Any) -> None:
+    def check_input(given: Any) -> None:
         assert violation(parser, given) == ""
 
-    tried()
+    check_input()
 
 
 def test_the_check_detects_violations() -> None:

@@ -18,9 +18,9 @@ from tests.attacks.parsers import (
     _link,
     _push,
     _questions,
-    journal_said,
+    answer_of_link,
+    follow_journal,
     kept_calendar,
-    link_says,
 )
 from torchyard_agent.daemon import audit
 from torchyard_agent.journal import JournalReader
@@ -151,7 +151,7 @@ def test_a_time_before_all_years_is_no_time() -> None:
 def test_malformed_evidence_is_an_error_of_its_host(answer: Any) -> None:
     """Regression: it ended the thread in which a desktop exchanges the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
-        link_says([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
+        answer_of_link([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
 
 
 @pytest.mark.parametrize(
@@ -170,17 +170,17 @@ def test_a_journal_of_a_host_is_validated_as_it_arrives(number: int, key: str, w
 
 def test_a_host_that_does_not_say_why_a_keeper_is_gone() -> None:
     with pytest.raises(RunFailed, match="the keeper of run r on gpu-a is gone"):
-        journal_said({"run_id": "r", "entries": [], "alive": False, "died": None})
+        follow_journal({"run_id": "r", "entries": [], "alive": False, "died": None})
 
 
 def test_a_report_of_a_replica_with_no_number_shows_nothing() -> None:
     entry = {**JOURNAL["entries"][4], "replica": "worker-x"}
-    assert journal_said({**JOURNAL, "entries": [entry], "alive": True}) is None
+    assert follow_journal({**JOURNAL, "entries": [entry], "alive": True}) is None
 
 
 def test_a_message_with_no_name_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     faults: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", faults.append)
     said = [{"jsonrpc": "2.0", "method": []}, {"jsonrpc": "2.0", "id": 1, "result": {}}]
-    assert link_says(said, "bookings.evidence") == {}
+    assert answer_of_link(said, "bookings.evidence") == {}
     assert faults == []

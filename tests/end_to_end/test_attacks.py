@@ -90,7 +90,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
     )
 
 
-def talk(host: LabHost, script: str, run_id: str = "") -> Any:
+def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
     """Runs a script on a host with a path of a socket; returns its output, parsed as JSON."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
@@ -158,7 +158,7 @@ def test_a_killed_keeper_ends_all_of_its_host(desktop: Desktop, lab3: Lab, tmp_p
 def test_a_new_daemon_survives_garbage_as_first_message(desktop: Desktop, lab3: Lab) -> None:
     assert desktop.torchyard("deploy").returncode == 0
 
-    assert talk(lab3["gpu-a"], NONSENSE + "\nprint(json.dumps(ask('hello')))")["node"] == "gpu-a"
+    assert run_script(lab3["gpu-a"], NONSENSE + "\nprint(json.dumps(ask('hello')))")["node"] == "gpu-a"
 
 
 def test_every_byte_of_a_log_arrives_once(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
-STUBBORN = """
+IGNORES_SIGTERM = """
     import os, signal, subprocess, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.fork() == 0:
@@ -27,7 +27,7 @@ STUBBORN = """
     print("up", flush=True)
     time.sleep(600)
 """
-COUNTING_UNTIL_TOLD = """
+COUNTING = """
     import os, time
     number = 0
     while not os.path.exists(os.path.expanduser("~/enough")):
@@ -54,7 +54,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "") -> Path:
 
 
 def test_stop_leaves_no_process(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
-    file = on_three_hosts(tmp_path / "stubborn", STUBBORN, "stop_grace_s: 1")
+    file = on_three_hosts(tmp_path / "stubborn", IGNORES_SIGTERM, "stop_grace_s: 1")
     detached = desktop.torchyard("run", file, "--detach")
     assert detached.returncode == 0, detached.stderr
     run_id = detached.stdout.strip()
@@ -71,7 +71,7 @@ def test_stop_leaves_no_process(desktop: Desktop, lab3: Lab, tmp_path: Path) -> 
 
 
 def test_a_run_does_not_depend_on_a_killed_command(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
-    following = desktop.start("run", on_three_hosts(tmp_path / "counting", COUNTING_UNTIL_TOLD), "--json")
+    following = desktop.start("run", on_three_hosts(tmp_path / "counting", COUNTING), "--json")
     run_id = started(following, "run_submitted")["run_id"]
     started(following, state="running")
     following.kill()
@@ -121,7 +121,7 @@ def test_ctrl_c_while_following_stops_the_run_without_a_terminal(desktop: Deskto
 
 def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "large"
-    file = on_three_hosts(folder, COUNTING_UNTIL_TOLD)
+    file = on_three_hosts(folder, COUNTING)
     for number in range(8):
         (folder / f"data-{number}").write_bytes(bytes([number]) * 8_000_000)
     lab3.hosts[0].shape("20mbit")

@@ -74,7 +74,7 @@ def received(hosts: list[LabHost]) -> int:
     return sum(host.bytes_received for host in hosts)
 
 
-def sending_to(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
+def started_upload(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
     """Starts a launch and waits until it has sent a part of the folder; returns both."""
     process = desktop.start("run", file, "--json")
     for event in events_of(process):
@@ -160,7 +160,7 @@ def test_a_broken_connection_is_restored_and_the_rest_is_sent(desktop: Desktop, 
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
     host.shape(THEN_SLOWLY, A_PART)
 
-    process, begun = sending_to(desktop, file)
+    process, begun = started_upload(desktop, file)
     wait_until(lambda: whole(host))
     host.stop_sshd(sessions=True)
     host.unshape()
@@ -179,7 +179,7 @@ def test_an_ssh_server_that_is_gone_while_code_is_sent(desktop: Desktop, lab3: L
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
     host.shape(THEN_SLOWLY, A_PART)
 
-    process, _ = sending_to(desktop, file)
+    process, _ = started_upload(desktop, file)
     wait_until(lambda: whole(host))
     host.stop_sshd(sessions=True)
     stdout, stderr = process.communicate(timeout=60)
@@ -205,7 +205,7 @@ def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tm
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
     host.shape(THEN_SLOWLY, A_PART)
 
-    process, _ = sending_to(desktop, file)
+    process, _ = started_upload(desktop, file)
     wait_until(lambda: parts(host))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
 """Time within which a daemon is asked to exit; on a slower machine the test proves nothing."""
-UNTIL_TOLD = """
+COUNTING = """
     import pathlib, sys, time
     number = 0
     while not pathlib.Path("go").exists():
@@ -83,7 +83,7 @@ def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
 
 
 @pytest.fixture
-def until_told(tmp_path: Path) -> Path:
+def counting_run(tmp_path: Path) -> Path:
     """A run on gpu-a and gpu-b whose replicas count until a file makes them fail."""
     return topology(
         tmp_path / "counting",
@@ -91,7 +91,7 @@ def until_told(tmp_path: Path) -> Path:
         pools: [{name: workers, role: worker, replicas: 2, hosts: [gpu-a, gpu-b], placement: spread}]
         program: {script: train.py, max_restarts: 0, stop_grace_s: 1}
         """,
-        train_py=UNTIL_TOLD,
+        train_py=COUNTING,
     )
 
 
@@ -140,10 +140,10 @@ def shown(desktop: Desktop, run_id: str) -> dict[str, Any]:
 
 
 def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     older = install("0.0.9")
-    run_id = older.launches(until_told)
+    run_id = older.launches(counting_run)
     hosts = lab3.hosts[:2]
     keepers = [keeper_on(host) for host in hosts]
     before = noted_on(hosts[0], "0.0.9")
@@ -170,10 +170,10 @@ def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
 
 
 def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     older = install("0.0.9")
-    run_id = older.launches(until_told)
+    run_id = older.launches(counting_run)
     following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
     assert following.stdout is not None
     assert following.stderr is not None
@@ -195,10 +195,10 @@ def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
 
 
 def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     newer = install("9.0.0", protocol___init__=("PROTOCOL = 1", "PROTOCOL = 2"))
-    run_id = newer.launches(until_told)
+    run_id = newer.launches(counting_run)
     daemon = noted_on(lab3["gpu-a"], "9.0.0")
 
     stdout, stderr = says(desktop, "runs", "list")
@@ -213,7 +213,7 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
-    own = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    own = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
     assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # each runs from the archive of its desktop
     for one in (own, run_id):
         says(desktop, "runs", "stop", one)
@@ -223,9 +223,9 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
 
 
 def test_a_newer_desktop_replaces_an_older_daemon_whose_run_continues(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
-    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    run_id = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
     keeper = keeper_on(lab3["gpu-a"])
     newer = install("9.0.0")
 
@@ -267,11 +267,11 @@ def test_a_launch_continues_while_its_hosts_are_upgraded(
 
 
 def test_a_method_unknown_to_an_agent_is_an_error_with_a_hint(
-    desktop: Desktop, install: Callable[..., Installation], until_told: Path
+    desktop: Desktop, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     lacking = install(OURS, daemon_rpc_methods=('            "logs.list": self.logs_list,\n', ""))
     lacking.says("hosts", "check", "gpu-a", "gpu-b")
-    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    run_id = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
 
     _, stderr = says(desktop, "runs", "logs", run_id, code=1)
 
@@ -314,7 +314,7 @@ def test_an_agent_that_no_longer_understands_this_desktop_names_a_remedy(
     assert f"gpu-a has agent 9.0.0, which is newer than this desktop ({OURS}). Upgrade Torchyard here." in stderr
 
 
-def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_told: Path) -> None:
+def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, counting_run: Path) -> None:
     host = lab3["gpu-a"]
     host.set_ssh_environment({"TORCHYARD_KEEP_DAYS": "20"})
     runs = host.home / ".torchyard" / "hosts" / "gpu-a" / "runs"
@@ -325,7 +325,7 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_
         journal.write_text("")
         os.utime(journal, (time.time() - days * 86400,) * 2)
 
-    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    run_id = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
     live = runs / run_id / "journal.jsonl"
     os.utime(live, (time.time() - 90 * 86400,) * 2)
 

@@ -21,7 +21,7 @@ from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
 
-STUBBORN = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); " + SLEEPER.partition("; ")[2]
+IGNORES_SIGTERM = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); " + SLEEPER.partition("; ")[2]
 AT_A_TERMINAL = """
 import os
 master, slave = os.openpty()
@@ -42,7 +42,7 @@ def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path
 def test_a_root_agent_ends_use_of_another_users_booking_and_spares_the_owner(site: Site) -> None:
     root = site.team("root")
     _, anns = site.run("ann")
-    _, stubborn = site.run("ann", STUBBORN)
+    _, stubborn = site.run("ann", IGNORES_SIGTERM)
     _, bobs = site.run("bob")
     site.on_gpu(anns, stubborn, bobs)
     site.booked_by("lee")

@@ -85,7 +85,7 @@ MORE_MB = 40
 the longest lines), 1 for answers, and a thousand requests in progress."""
 
 
-def talk(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
+def run_script(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
     """Runs a script on the host that connects to the daemon or to a run's keeper; returns its JSON output."""
     said = host.exec([sys.executable, "-c", TALK + script, str(REPOSITORY / "agent"), run_id, method], timeout=90)
     assert said.returncode == 0, said.stderr
@@ -108,10 +108,10 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
     before = {pid: descriptors(pid) for pid in (daemon, keeper)}
 
     for run_id, method in (("", "hello"), (run.run_id, "status")):
-        codes = talk(host, MALFORMED, method, run_id)
+        codes = run_script(host, MALFORMED, method, run_id)
         assert all(code is not None for code in codes), codes
-        assert talk(host, OVERSIZED, method, run_id) in ([-32700], [])
-        assert talk(host, TRUNCATED, method, run_id) == 0
+        assert run_script(host, OVERSIZED, method, run_id) in ([-32700], [])
+        assert run_script(host, TRUNCATED, method, run_id) == 0
 
     assert (daemon_of(host), keeper_of(host)) == (daemon, keeper)
     wait_until(lambda: all(descriptors(pid) <= most for pid, most in before.items()))
@@ -127,7 +127,7 @@ def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
 
     def is_dropped(pid: int, method: str, run_id: str) -> None:
         before = peak_mb(pid)
-        how, asked = talk(host, NEVER_READING, method, run_id)
+        how, asked = run_script(host, NEVER_READING, method, run_id)
         assert how in ("BrokenPipeError", "ConnectionResetError"), (how, asked)
         assert peak_mb(pid) - before < MORE_MB
 

@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
-COUNTING_UNTIL_TOLD = """
+COUNTING_UNTIL_FILE = """
     import os, pathlib, sys, time
     number = 0
     while not pathlib.Path(os.path.expanduser("~/enough")).exists():
@@ -47,7 +47,7 @@ WITH_A_STRAY = """
     print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
     time.sleep(600)
 """
-DEAF = """
+IGNORES_SIGTERM = """
     import os, signal, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
@@ -83,7 +83,7 @@ TWO_ARE_ENOUGH = "[{name: workers, role: worker, replicas: 3, min_replicas: 2, p
 
 
 def test_a_killed_daemon_loses_neither_exit_status_nor_log_of_a_run(team: Team) -> None:
-    run = team.launch(team.topology(COUNTING_UNTIL_TOLD, "max_restarts: 0\nfailure_grace_s: 0.5"))
+    run = team.launch(team.topology(COUNTING_UNTIL_FILE, "max_restarts: 0\nfailure_grace_s: 0.5"))
     run.wait_for_output(" 5\n")
 
     for host in team.lab.hosts:
@@ -150,7 +150,7 @@ def test_a_killed_rank_restarts_its_gang_and_the_last_failure_ends_the_run(team:
 
 
 def test_a_rank_that_ignores_sigterm_has_ended_five_seconds_after_a_failure(team: Team) -> None:
-    run = team.launch(team.topology(DEAF, "max_restarts: 1"))  # with the default grace periods
+    run = team.launch(team.topology(IGNORES_SIGTERM, "max_restarts: 1"))  # with the default grace periods
     run.wait_for_output("up 0")
     others = [pid for name in ("gpu-b", "gpu-c") for pid in outside_pids(team.lab[name], "script.py")]
 

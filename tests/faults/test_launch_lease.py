@@ -66,7 +66,7 @@ def held(lab: Lab) -> list[str]:
     return [gpu for gpu in gpus if f"@{gpu_socket(gpu).lstrip(NUL)}\n" in sockets]
 
 
-def has_stopped_itself(process: subprocess.Popen[str]) -> bool:
+def is_suspended(process: subprocess.Popen[str]) -> bool:
     if process.poll() is not None:
         raise AssertionError(process.communicate())
     return "\nState:\tT" in Path(f"/proc/{process.pid}/status").read_text()
@@ -85,7 +85,7 @@ def test_gpus_of_a_launch_that_is_not_renewed_are_free_after_its_lease(gpus: Tea
         start_new_session=True,
     )
     try:
-        wait_until(lambda: has_stopped_itself(launching))
+        wait_until(lambda: is_suspended(launching))
         assert len(held(gpus.lab)) == 2
         before = time.monotonic()
         if how == "cut off":

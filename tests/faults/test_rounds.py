@@ -17,7 +17,7 @@ pytestmark = pytest.mark.lab
 
 ROUNDS = 100
 WARM_UP = 20
-FORKING_AND_DEAF = "trap '' TERM; (setsid sleep 600 & sleep 600) & touch up; sleep 600; sleep 600"
+FORKS_AND_IGNORES_SIGTERM = "trap '' TERM; (setsid sleep 600 & sleep 600) & touch up; sleep 600; sleep 600"
 MORE_KB = 1024
 """Largest growth of the daemon: more than the allocator's variation, far less than a leak of eighty runs."""
 
@@ -58,7 +58,7 @@ class Rounds:
 
     def _start(self, run_id: str, prepared: dict[str, Any]) -> dict[str, Any]:
         member = {"host": self._host.name, "address": prepared["address"], "gang_port": prepared["gang_port"]}
-        argv = ["/bin/sh", "-c", FORKING_AND_DEAF]
+        argv = ["/bin/sh", "-c", FORKS_AND_IGNORES_SIGTERM]
         return {
             "run_id": run_id,
             "members": [member],

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
-REPORTING_UNTIL_TOLD = """
+REPORTING = """
     import os, pathlib, time
     number = 0
     while not pathlib.Path(os.path.expanduser("~/enough")).exists():
@@ -51,7 +51,7 @@ class Following:
 
 
 def test_a_run_continues_without_ssh_servers_and_its_follower_misses_nothing(team: Team) -> None:
-    file = team.topology(REPORTING_UNTIL_TOLD)
+    file = team.topology(REPORTING)
     following = Following(team.desktop.start("run", file, "--json"))
     following.read_until(lambda event: event.get("state") == "running" and event["event"] == "run_state")
     (run_id,) = [event["run_id"] for event in following.events if event["event"] == "run_submitted"]
@@ -105,7 +105,7 @@ def test_a_deploy_whose_ssh_server_stops_fails_and_can_be_repeated(desktop: Desk
 
 
 def test_a_daemon_killed_while_a_desktop_follows_is_restarted_by_it(team: Team) -> None:
-    file = team.topology(REPORTING_UNTIL_TOLD)
+    file = team.topology(REPORTING)
     following = Following(team.desktop.start("run", file, "--json"))
     following.read_until(lambda event: event.get("state") == "running" and event["event"] == "run_state")
 

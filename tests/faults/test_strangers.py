@@ -20,7 +20,7 @@ GENERATIONS = """
     print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
     time.sleep(600)
 """
-OVERHEARING = """
+RECORDS_TRAFFIC = """
 import select, socket, struct, sys
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003))
 wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
@@ -88,7 +88,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
 def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
     member = team.lab["gpu-b"]
     team.fleet.links()
-    ear = member.start([sys.executable, "-c", OVERHEARING])
+    ear = member.start([sys.executable, "-c", RECORDS_TRAFFIC])
     assert ear.stdout is not None
     assert ear.stdout.readline() == "listening\n"
     try:
@@ -99,7 +99,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         address = primary.address, gang_port(primary)
     finally:
         heard, _ = ear.communicate(timeout=60)  # it listens until its stdin is closed
-    said = _said_to(address[1], member.address, heard)
+    said = _data_sent_to(address[1], member.address, heard)
     assert len(said) > 96, "the proof, and frames after it"
 
     before = len(run.journal())
@@ -119,7 +119,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
     assert run.stop()["state"] == "stopped"
 
 
-def _said_to(port: int, speaker: str, heard: str) -> bytes:
+def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
     """The data of `speaker` in its longest connection to that port; the other connections only test reachability."""
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():

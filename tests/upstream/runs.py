@@ -139,14 +139,14 @@ def warm_python(folder: Path) -> Iterator[str]:
         stack.callback(fork_server.close)
         fork_server.serve(write_client(folder), os.getpid())
         stopped = threading.Event()
-        hearing = threading.Thread(target=_hear, args=(fork_server, stopped))
+        hearing = threading.Thread(target=_serve_exit_statuses, args=(fork_server, stopped))
         hearing.start()
         stack.callback(hearing.join)
         stack.callback(stopped.set)
         yield str(folder / "python")
 
 
-def _hear(fork_server: ForkServer, stopped: threading.Event) -> None:
+def _serve_exit_statuses(fork_server: ForkServer, stopped: threading.Event) -> None:
     """It waits until its report of each script's end is read."""
     while not stopped.wait(0.5):
         fork_server.receive_pending()

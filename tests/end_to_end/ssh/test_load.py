@@ -62,7 +62,7 @@ def logins_blocked(host: LabHost) -> Iterator[None]:
         gate.unlink()
 
 
-def swallow(addresses: list[str]) -> None:
+def drop_packets(addresses: list[str]) -> None:
     """Silently drops packets from this machine to these addresses for the lifetime of the lab."""
     route = subprocess.run(["ip", "route", "get", addresses[0]], capture_output=True, text=True, check=True).stdout
     device = route.partition(" dev ")[2].split()[0]
@@ -149,7 +149,7 @@ def test_a_slow_host_does_not_fail_and_dead_hosts_delay_no_others(lab: LabFactor
     write_config(home, made, "Host *\n  ConnectTimeout 9\n")
     subnet = desktop_address(made).rpartition(".")[0]
     dead = [f"{subnet}.{200 + number}" for number in range(40)]
-    swallow(dead)
+    drop_packets(dead)
     hosts = [Host(name=f"dead-{number}", address=address) for number, address in enumerate(dead)]
     hosts += [Host(name=host.name, address=host.address) for host in made.hosts]
     (home / "known_hosts").write_text(made.known_hosts)

@@ -21,10 +21,10 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
-TOGETHER = ("--epochs", EPOCHS, "--batch-size", "10")
+SYNCHRONOUS_OPTIONS = ("--epochs", EPOCHS, "--batch-size", "10")
 """Batch size for three trainers with averaged gradients: together about that of one process."""
-GENTLE = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
-GENTLEST = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
+DOWNPOUR_OPTIONS = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
+HOGWILD_OPTIONS = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
 """For asynchronous groups, whose steps add up and must therefore be smaller. On a busy machine groups of Hogwild take
 dozens of steps between two exchanges, all in the same direction."""
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
@@ -88,28 +88,28 @@ def trained(
         (
             "kind: sandblaster",
             [CHIEF, TWO_WORKERS, "{name: servers, role: ps, replicas: 2, hosts: [gpu-b, gpu-c]}", EVALUATOR],
-            TOGETHER,
+            SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
         ),
         (
             "kind: reduction_server",
             [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 3}"],
-            TOGETHER,
+            SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
         ),
         (
             "kind: reduction_server",
             [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 2}"],
-            TOGETHER,
+            SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
         ),
         (
             "kind: downpour, max_staleness: 8",
             [TWO_GROUPS, "{name: servers, role: ps, replicas: 1, hosts: [gpu-c]}", EVALUATOR],
-            GENTLE,
+            DOWNPOUR_OPTIONS,
             ASYNCHRONOUS,
         ),
-        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], GENTLEST, ASYNCHRONOUS),
+        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], HOGWILD_OPTIONS, ASYNCHRONOUS),
     ],
     ids=["sandblaster", "reducers", "mixed", "downpour", "hogwild"],
 )
