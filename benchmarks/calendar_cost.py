@@ -30,10 +30,10 @@ from PySide6.QtCore import QCoreApplication, QEventLoop
 from tests.core.booking.cluster import Cluster, cluster
 from tests.lab import Desktop, Lab
 
-from benchmarks.application import themed_application
 from benchmarks.bookings import APART, BOOKINGS, LONG, SLOTS, fill
-from benchmarks.bookings_page import SIZE
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
+from benchmarks.window.application import themed_application
+from benchmarks.window.bookings_page import SIZE
 from torchyard_core.booking.model import Draft, Use
 from torchyard_core.booking.store import BookingStore, open_store, setup_team
 from torchyard_core.booking.sync.local_copy import LocalCopy

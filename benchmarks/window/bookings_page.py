@@ -23,8 +23,8 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtTest import QTest
 
-from benchmarks.application import themed_application
 from benchmarks.harness import Promise, record, show
+from benchmarks.window.application import themed_application
 from torchyard_core.booking.model import Booking, Slot, State, Use
 from torchyard_core.home import Home
 from torchyard_gui.bookings.calendar.display_list import build_display_list

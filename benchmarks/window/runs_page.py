@@ -21,8 +21,8 @@ from PySide6.QtCore import QEventLoop, QTimer
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import BEGAN, Acting, close, runs_model
 
-from benchmarks.application import themed_application
 from benchmarks.harness import Promise, record, show
+from benchmarks.window.application import themed_application
 from torchyard_core.home import Home
 from torchyard_core.replica_metrics import CAPACITY, FIELDS
 from torchyard_gui.runs.page import RunsPage

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.harness import Promise, alternate, ratio, record, show
 
 ROUNDS = 10
-EXAMPLE = Path(__file__).parents[1] / "examples" / "digits" / "three-hosts.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "three-hosts.yaml"
 
 NOTE = """
 import os, sys, time

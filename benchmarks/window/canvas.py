@@ -18,8 +18,8 @@ from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QApplication, QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsView
 from tests.gui.canvas import samples
 
-from benchmarks.application import themed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
+from benchmarks.window.application import themed_application
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.canvas.scene import TopologyScene
