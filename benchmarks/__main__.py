@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, or those that are named; exits with 1 where a promise was missed."""
+"""`make bench`: every benchmark, or those that are named; exits with 1 if a promise was missed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import sys
 
 from benchmarks import (
     bookings,
-    bookings_page,
     calendar_cost,
-    canvas,
     deploy,
-    first_paint,
     first_step,
     idle_daemon,
     log_flood,
@@ -22,8 +19,8 @@ from benchmarks import (
     roles,
     roles_cost,
     roles_on_gpus,
-    runs_page,
 )
+from benchmarks.window import bookings_page, canvas, first_paint, runs_page
 
 BENCHMARKS = {
     "deploy": deploy.main,

@@ -1,4 +1,4 @@
-"""100,000 bookings over 256 GPUs, in a SQLite file and in a PostgreSQL of its own.
+"""100,000 bookings of 256 GPUs, in a SQLite file and in a separate PostgreSQL server.
 
 Promised at p95: the look for clashes and the insert at most 5 ms (SQLite) and 10 ms (PostgreSQL); find-a-slot at most
 200 ms, also for a request that fits nowhere, which examines every gap. PostgreSQL has fsync on.
@@ -55,7 +55,7 @@ def fill(store: BookingStore, now: datetime) -> None:
 
 
 def measure(store: BookingStore) -> dict[str, list[float]]:
-    """Milliseconds of each act."""
+    """Milliseconds of each operation."""
     chance = random.Random(1)
     now = store.now()
     store.set_rules(Rules(longest_h=None, furthest_days=None, quota_gpu_hours=None))
@@ -64,7 +64,7 @@ def measure(store: BookingStore) -> dict[str, list[float]]:
     for number in range(INSERTS):
         first = chance.randrange(HOSTS) * GPUS_OF_EACH + chance.randrange(GPUS_OF_EACH - 1)
         group = tuple(slot.id for slot in SLOTS[first : first + 1 + number % 2])
-        # Between two bookings; those that share a gap follow each other.
+        # Between two bookings; requests for the same gap follow each other.
         gap_start = now + timedelta(days=1) + gaps[number // 2] * (LONG + APART) - APART
         start = gap_start + timedelta(minutes=10 + 20 * (number % 2))
         draft = Draft("new", group, start, start + APART / 3, "UTC")

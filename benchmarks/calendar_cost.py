@@ -30,10 +30,10 @@ from PySide6.QtCore import QCoreApplication, QEventLoop
 from tests.core.booking.cluster import Cluster, cluster
 from tests.lab import Desktop, Lab
 
-from benchmarks.application import themed_application
 from benchmarks.bookings import APART, BOOKINGS, LONG, SLOTS, fill
-from benchmarks.bookings_page import SIZE
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
+from benchmarks.window.application import themed_application
+from benchmarks.window.bookings_page import SIZE
 from torchyard_core.booking.model import Draft, Use
 from torchyard_core.booking.store import BookingStore, open_store, setup_team
 from torchyard_core.booking.sync.local_copy import LocalCopy
@@ -99,7 +99,7 @@ def record_week(store: BookingStore, now: datetime) -> None:
 
 
 class Commands:
-    """A user's desktop with one calendar. Each command is one that succeeds and finds little."""
+    """A user's desktop with one calendar. Each command succeeds and finds few results."""
 
     def __init__(self, folder: Path, lab: Lab, url: str):
         self.desktop = Desktop(folder, lab)
@@ -187,7 +187,7 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
     wait(lambda: model.seen.is_live and model._watch is not None and model._watch.is_watching.is_set())
     wait(is_copied)
-    time.sleep(2)  # what the watch's beginning has set off
+    time.sleep(2)  # effects of starting the watch
     wait(lambda: model._loading is None or model._loading.is_finished)
     begun = time.monotonic() + 3
     wait(lambda: time.monotonic() > begun)
@@ -223,13 +223,13 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
 
 def bytes_written() -> int:
-    """By this process's system calls, to files and sockets."""
+    """Bytes that this process has written by system calls, to files and sockets."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
 def main() -> list[Promise]:
-    """Windows first: their copies of the calendars are complete, those of the commands begin."""
+    """Windows first: their copies of the calendars are complete, those of the commands are new."""
     application = themed_application()
     found: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}

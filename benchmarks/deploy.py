@@ -27,7 +27,7 @@ ANSIBLE_ROUNDS = 2
 
 
 def ours(lab: Lab, folder: Path) -> float:
-    """Seconds until the daemon of every host has answered, on hosts that had nothing of ours."""
+    """Seconds until the daemon of every host has answered, on hosts without an agent."""
     known_hosts = folder / "known_hosts"
     known_hosts.write_text(lab.known_hosts)
     hosts = [
@@ -45,7 +45,7 @@ def ours(lab: Lab, folder: Path) -> float:
 
 
 def bare(lab: Lab, data: bytes) -> float:
-    """Seconds to log in everywhere at once and write the same bytes to a file."""
+    """Seconds to log in on all hosts in parallel and write the same bytes to a file."""
 
     def upload(host: LabHost) -> None:
         client = paramiko.SSHClient()
@@ -77,7 +77,7 @@ def bare(lab: Lab, data: bytes) -> float:
 
 
 def ansible(lab: Lab, folder: Path, data: bytes) -> float:
-    """Seconds for ansible-playbook, with pipelining and 8 forks, to copy the same bytes everywhere."""
+    """Seconds for ansible-playbook, with pipelining and 8 forks, to copy the same bytes to all hosts."""
     playbook = Path(sys.executable).with_name("ansible-playbook")
     (folder / "archive").write_bytes(data)
     (folder / "inventory").write_text(

@@ -45,7 +45,7 @@ IMPORTS = (
     "import os, time, torch, torch._dynamo, torch.nn.parallel; "
     'open(os.path.expanduser("~/first-step"), "w").write(str(time.time()))'
 )
-"""torch._dynamo is what optimizers import when they are made."""
+"""Optimizers import torch._dynamo when they are created."""
 TOPOLOGY = """
 version: 1
 name: first-step
@@ -95,7 +95,7 @@ def by_hand(lab: Lab, script: Path) -> float:
 
 
 def imports_alone(lab: Lab) -> float:
-    """As many interpreters as ranks, on the same hosts, that import what the script does, and no more."""
+    """As many interpreters as ranks, on the same hosts, with only the imports of the script."""
     begin = time.time()
     started = [
         subprocess.Popen([*ssh(lab), f"{host.user}@{host.address}", f"{sys.executable} -c '{IMPORTS}'"])
@@ -113,7 +113,7 @@ def ssh(lab: Lab) -> list[str]:
 
 
 def main() -> list[Promise]:
-    """Measures both arms, alternating, on hosts whose agents run already."""
+    """Measures both arms, alternating, on hosts with running agents."""
     with tempfile.TemporaryDirectory() as folder, Lab(3, directory=Path(folder) / "lab") as lab:
         desktop = Desktop(Path(folder) / "desktop", lab)
         place = Path(folder) / "program"

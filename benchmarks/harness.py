@@ -57,7 +57,7 @@ def show(title: str, found: dict[str, list[float]], unit: str = "s") -> None:
 
 
 def record(name: str, found: dict[str, list[float]], promises: list[Promise]) -> None:
-    """Keeps the figures as JSON below benchmarks/results, and prints how the promises fared."""
+    """Writes the figures as JSON to benchmarks/results, and prints the promises' results."""
     RESULTS.mkdir(exist_ok=True)
     content = {
         "arms": found,

@@ -1,4 +1,4 @@
-"""What an idle daemon costs a host: memory, and CPU over half a minute, with and without a desktop watching.
+"""Cost of an idle daemon on a host: memory, and CPU over half a minute, with and without a desktop watching.
 
 Promised: at most 25 MB resident and 0.5% of a core.
 """
@@ -28,15 +28,15 @@ def cpu_s(pid: int) -> float:
 
 
 def main() -> list[Promise]:
-    """Measures a daemon of this computer in a folder of its own."""
+    """Measures a daemon of this computer in a separate folder."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         host = Host(name="here", local=True, agent_dir=str(place / "agent"))
         with Fleet([host], place / "known_hosts", place / "facts.json") as fleet:
             link = fleet.link("here")
             pid = int(link.hello["pid"])
-            link.call("run.list")  # past the first hello: the whole daemon is there
-            time.sleep(6)  # its bytecode is compiled in the background once
+            link.call("run.list")  # after the first hello: the whole daemon is loaded
+            time.sleep(6)  # its bytecode is compiled once in the background
             begin = cpu_s(pid)
             time.sleep(WATCH_S)
             idle = (cpu_s(pid) - begin) / WATCH_S * 100

@@ -1,4 +1,4 @@
-"""A replica that writes 50,000 lines a second while a desktop follows its log: what that costs the host's agent.
+"""Cost for the host's agent of a replica that writes 50,000 lines per second while a desktop follows its log.
 
 Promised: keeper and daemon together at most 15% of a core, and no line lost.
 """

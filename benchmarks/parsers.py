@@ -1,5 +1,5 @@
-"""100,000 inputs to all parsers: how many lead to anything but a value or the parser's own error, in bounded time and
-memory. None may.
+"""100,000 inputs to all parsers: none may lead to anything but a value or the parser's own error, in bounded time and
+memory.
 
 `TORCHYARD_SEED=N python -m benchmarks parsers` tries the inputs of an earlier run again.
 """
@@ -21,12 +21,12 @@ from benchmarks.harness import Promise, record
 
 INPUTS = 100_000
 MOST_MEMORY = 16 << 30
-"""Address space of a process that tries: an input that asks for all memory must not end the machine."""
+"""Limit of the process's address space: an input that requests all memory must not crash the machine."""
 SHOWN = 3
 """Violations of a parser that are printed."""
 
 
-def tried(name: str, number: int, inputs: int) -> tuple[str, int, list[str]]:
+def run_inputs(name: str, number: int, inputs: int) -> tuple[str, int, list[str]]:
     """(parser, inputs, violations)."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
@@ -59,9 +59,9 @@ def main() -> list[Promise]:
     each = -(-INPUTS // len(PARSERS))
     left, inputs, violations = [parser.name for parser in PARSERS], 0, 0
     figures: dict[str, list[float]] = {}
-    # Each parser in a process of its own: what it leaves behind changes nothing of the next.
+    # Each parser in a separate process: its leftovers do not affect the next.
     with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=1) as pool:
-        waiting = [pool.apply_async(tried, (name, number, each)) for name in left]
+        waiting = [pool.apply_async(run_inputs, (name, number, each)) for name in left]
         for one in waiting:
             name, count, found = one.get()
             print(f"  {name:24} {count:6} inputs {len(found):5} violations")

@@ -22,7 +22,7 @@ SHAPES = {
     "wishes": "gpus: 2, gpu_model: H100, gpu_memory_gb: 80, cpus: 8, memory_gb: 64, labels: {rack: r1}",
     "too many": "gpus: 8",
 }
-"""What the workers' pool asks for; of `wishes` and `too many` not all fit."""
+"""Requirements of the workers' pool; with `wishes` and `too many` not all fit."""
 
 
 def fleet() -> tuple[HostFacts, ...]:

@@ -90,7 +90,7 @@ def rsync(lab: Lab, host: LabHost, folder: Path) -> float:
 
 
 def prepared(links: Sequence[AgentLink], root: str) -> float:
-    """Seconds until a run would have its own copy on every host: what a launch waits for after the sending."""
+    """Seconds until every host has the run's own copy, which a launch waits for after the sending."""
     begin = time.perf_counter()
     run_id = f"bench-{time.monotonic_ns()}"
     share = {
@@ -134,7 +134,7 @@ def command_of(desktop: Desktop, folder: Path, hosts: Sequence[str]) -> Callable
 
 
 def by_command(lab: Lab, place: Path, folder: Path) -> tuple[dict[str, list[float]], list[Promise]]:
-    """The command as a user runs it, in a folder of 10,000 unchanged files and in one of two: what they add."""
+    """The command as a user runs it, in a folder of 10,000 unchanged files and in one of two."""
     desktop = Desktop(place / "desktop", lab)
     few = place / "few"
     few.mkdir()

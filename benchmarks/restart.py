@@ -1,4 +1,4 @@
-"""A trainer fails on three warm hosts: until all others are gone, and until the next generation's first step.
+"""Time from a trainer's failure on three warm hosts to the end of all others, and to the next generation's first step.
 
 Promised: all others gone within 5 s, and a gang restart at most 0.5 times a first start. Both are of a real DDP script,
 whose spares wait when it fails. A first start counts from the moment at which the primary's keeper has the run (no
@@ -52,7 +52,7 @@ while True:
     step()
     time.sleep(0.01)
 """
-DEAF = """
+IGNORES_SIGTERM = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
@@ -61,7 +61,7 @@ time.sleep(600)
 
 
 def until_gone(team: Team) -> tuple[float, float]:
-    """Kills a trainer; when that was (seconds since 1970), and how long the others were still there."""
+    """Kills a trainer; returns the time (seconds since 1970), and the seconds until all others have ended."""
     # The oldest process of a host's script is its rank; a spare is younger.
     *others, victim = [min(outside_pids(host, "script.py")) for host in team.lab.hosts]
     failed = time.time()
@@ -72,7 +72,7 @@ def until_gone(team: Team) -> tuple[float, float]:
 
 
 def last_first_step(team: Team, generation: int) -> float:
-    """When the last rank of a generation had made its first step."""
+    """Time of the first step of a generation's last rank."""
     marks = [host.home / f"first-step-{generation}" for host in team.lab.hosts]
     wait_until(lambda: all(mark.exists() for mark in marks), within_s=90)
     when = max(float(mark.read_text()) for mark in marks)
@@ -82,7 +82,7 @@ def last_first_step(team: Team, generation: int) -> float:
 
 
 def started(run: LaunchedRun) -> float:
-    """When the primary's keeper had the run."""
+    """Time at which the primary's keeper got the run."""
     first = next(state for state in run.of("run_state") if state["state"] == "starting")
     return datetime.fromisoformat(first["time"]).timestamp()
 
@@ -104,7 +104,7 @@ def train(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
     run.stop()
 
 
-def resist(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
+def measure_resisting(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
     run = team.launch(topology)
     run.wait_for_output("up 0")
     found[GONE_DEAF].append(until_gone(team)[1])
@@ -112,18 +112,18 @@ def resist(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
 
 
 def main() -> list[Promise]:
-    """Measures all of it on the same hosts, whose agents run already."""
+    """Measures everything on the same hosts, with running agents."""
     found: dict[str, list[float]] = {name: [] for name in (FIRST, RESTART, GONE, GONE_DEAF)}
     with tempfile.TemporaryDirectory() as folder, Lab(3, directory=Path(folder) / "lab") as lab:
         desktop = Desktop(Path(folder) / "desktop", lab)
         team = Team(lab, desktop, Path(folder))
         team.impatient(spares_after_s=1.0)
-        training, deaf = (team.topology(script, "max_restarts: 1") for script in (TRAINING, DEAF))
+        training, deaf = (team.topology(script, "max_restarts: 1") for script in (TRAINING, IGNORES_SIGTERM))
         cold = team.topology(TRAINING, 'setup: ["true"]')
         plays: tuple[Callable[[dict[str, list[float]]], None], ...] = (
             lambda into: start(team, cold, into),
             lambda into: train(team, training, into),
-            lambda into: resist(team, deaf, into),
+            lambda into: measure_resisting(team, deaf, into),
         )
         for play in plays:
             play({name: [] for name in found})  # does not count: the hosts' caches are cold

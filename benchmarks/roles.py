@@ -1,7 +1,7 @@
 """The training roles compared with plain DDP, the ring, their own bounds, PyTorch's RPC servers.
 
-Every arm is a run that `torchyard run` launches on hosts of the lab, whose cables are shaped where a bound is asked
-about. Hosts share this machine's cores: a row that computes says so.
+Every arm is a run that `torchyard run` launches on hosts of the lab, whose cables are shaped for rows with a bound.
+Hosts share this machine's cores: rows that compute are marked.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Steps:
 
     @property
     def whole(self) -> list[float]:
-        """The slowest trainer's: gradients, exchange, optimizer."""
+        """Times of the slowest trainer: gradients, exchange, optimizer."""
         return [max(whole for _, whole in step) for step in self.ranks]
 
     @property
     def backward(self) -> list[float]:
-        """Where reducers or a ring sum gradients, their exchange lies in the backward pass."""
+        """With reducers or a ring, the exchange is part of the backward pass."""
         return [max(backward for backward, _ in step) for step in self.ranks]
 
 
 class Arms:
-    """Launches runs on a lab and reads what their trainers measured."""
+    """Launches runs on a lab and reads their trainers' measurements."""
 
     def __init__(self, folder: Path, lab: Lab, setup: Sequence[str] = ()) -> None:
         """`setup`: shell lines before each replica."""
@@ -55,7 +55,7 @@ class Arms:
         shutil.copytree(PROGRAMS, self._place)
 
     def run(self, script: str, strategy: Mapping[str, Any], roles: Mapping[str, int], *args: object) -> dict[str, Any]:
-        """What each trainer wrote, by replica. `roles` are laid over the hosts in order, one replica each."""
+        """The output of each trainer, by replica. `roles` are assigned to the hosts in order, one replica each."""
         hosts = iter(host.name for host in self._lab.hosts)
         pools = [
             {"name": role, "role": role, "replicas": count, "hosts": [next(hosts) for _ in range(count)]}
@@ -116,7 +116,7 @@ def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
 
 
 def overhead(arms: Arms) -> list[Promise]:
-    """What `distribute` costs over DDP by hand, and two workers over two independent processes."""
+    """Cost of `distribute` over plain DDP, and of two workers over two independent processes."""
 
     def summed(model: str, rounds: int, steps: int) -> dict[str, list[float]]:
         figures = arms.run(
@@ -190,7 +190,7 @@ def exchanges_of_eight(arms: Arms) -> list[Promise]:
 
 
 def overlap(arms: Arms) -> list[Promise]:
-    """Downpour's exchange behind a sleep that stands for an accelerator: N = 4 of N* = S·B·t/M = 5 workers."""
+    """Downpour's exchange behind a sleep that simulates an accelerator: N = 4 of N* = S·B·t/M = 5 workers."""
     arms.shape("200mbit")
     sleep_s, megabytes = 1.0, 10.0
     found = {
@@ -225,7 +225,7 @@ def overlap_with_python(arms: Arms) -> list[Promise]:
 
 
 def against_rpc(arms: Arms) -> list[Promise]:
-    """The MNIST example's network, 4 workers and a server, steps a second of all workers."""
+    """The MNIST example's network, 4 workers and a server, steps per second of all workers."""
 
     def rates(figures: Mapping[str, list[float]]) -> float:
         return sum(rate for (rate,) in figures.values())

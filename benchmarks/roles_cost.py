@@ -48,7 +48,7 @@ def cpu_s() -> float:
 
 
 def serve(kind: str) -> None:
-    """A reducer or a server. Its port, then its CPU time for each line that comes in."""
+    """A reducer or a server. Prints its port, then its CPU time for each input line."""
     import torch
 
     from torchyard_roles.exchange.tensor_connection import listen
@@ -58,7 +58,7 @@ def serve(kind: str) -> None:
     from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
     torch.set_num_threads(1)
-    gc.freeze()  # as their processes do
+    gc.freeze()  # like their processes
     listener = listen("127.0.0.1", 0)
     if kind == "reducer":
         Reducer(listener, KEY).start()
@@ -72,7 +72,7 @@ def serve(kind: str) -> None:
 
 
 def train(kind: str, chunk: int, rank: int, port: int) -> None:
-    """A worker. Steps for each line that comes in, and says what CPU time they took."""
+    """A worker. Takes steps for each input line, and prints their CPU time."""
     import torch
 
     torch.set_num_threads(1)
@@ -156,7 +156,7 @@ def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], ob
 
 
 def measure(kind: str, chunk: int) -> tuple[list[float], list[float]]:
-    """Core-seconds per GB each way, of a worker and of what serves them (of none: 0), in each round."""
+    """Core-seconds per GB in each direction, of a worker and of its servers (0 without), in each round."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*args: object) -> subprocess.Popen[str]:

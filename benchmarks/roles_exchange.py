@@ -1,4 +1,4 @@
-"""What a step's exchange takes on shaped hosts: gloo's ring, reducers, and reducers and workers together.
+"""Time of a step's exchange on shaped hosts: gloo's ring, reducers, and reducers and workers together.
 
     .venv/bin/python -m benchmarks.roles_exchange --workers 4 --reducers 4 --rate 200
 
@@ -124,7 +124,7 @@ def measure(
             output, _ = processes[0].communicate(timeout=60 + 20 * rounds * len(arms))
         finally:
             for host in lab.hosts:
-                host.kill()  # what runs there ends with it, and so do its pipes
+                host.kill()  # processes there end with it, and so do their pipes
             for process in processes:
                 process.communicate(timeout=30)
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
@@ -134,7 +134,7 @@ def measure(
 
 
 def bounds(workers: int, reducers: int, rate_mbit: int, size: int) -> dict[str, float]:
-    """Seconds that each arm cannot go below, by roles.md's arithmetic."""
+    """The least seconds of each arm, by the formulas in docs/strategies/README.md."""
     from torchyard_roles.strategies.reduction_server.reduction_plan import times
 
     whole = size * 8 / (rate_mbit * 1e6)

@@ -1,4 +1,4 @@
-"""The training roles where gradients are on a GPU; nothing is measured on a machine without one."""
+"""The training roles with gradients on a GPU; nothing is measured on a machine without one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.harness import Promise, record, show
 
 AGENT = Path(__file__).parents[1] / "agent"
 ONE_GPU = ["export CUDA_VISIBLE_DEVICES=0"]
-"""The hosts of the lab share this machine's first GPU, as if each had one of its own."""
+"""The hosts of the lab share this machine's first GPU, as if each had its own."""
 
 
 def overhead() -> list[Promise]:
-    """What `distribute` costs over DDP by hand, in a world of one GPU: no wire hides it."""
+    """Cost of `distribute` over plain DDP, in a world of one GPU, where no communication hides it."""
     done = subprocess.run(
         [sys.executable, roles.PROGRAMS / "one_gpu.py"],
         env={**os.environ, "PYTHONPATH": str(AGENT), "CUDA_VISIBLE_DEVICES": "0"},
@@ -44,7 +44,7 @@ def overhead() -> list[Promise]:
 
 def turns(arms: roles.Arms) -> list[Promise]:
     """Two workers whose processes take turns on one GPU: each collective waits for the other's turn, and `distribute`
-    has one more of them. Shown, not promised: with two GPUs there is no such waiting."""
+    has one more of them. Reported without a promise: with two GPUs there is no such waiting."""
     figures = arms.run(
         "phases.py", {"kind": "all_reduce"}, {"chief": 1, "worker": 1},
         *("--rounds", 6, "--steps", 20, "--batch", 4096),

@@ -1,0 +1,7 @@
+"""The tests of Torchyard; README.md lists the fixtures and the lab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]

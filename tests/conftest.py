@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
+from tests.lab.hosts.processes import children_of_this_process
 from tests.lab.lab import open_host_pids
-from tests.lab.processes import children_of_this_process
 from tests.lab_fixtures import (
     _commands,
     _three_hosts,

@@ -1,7 +1,7 @@
 """A fork server: starts programs by forking a process that has imported their modules.
 
-Many programs start in the time of one import. Each is a process of its own, with its own environment, folder and
-files. `python -m tests.fork_server MODULE...` is the server itself: it receives orders on the socket that is its stdin
+Many programs start in the time of one import. Each is a separate process with its own environment, folder and files.
+`python -m tests.fork_server MODULE...` is the server itself: it receives orders on the socket that is its stdin
 and answers each there.
 """
 
@@ -155,9 +155,8 @@ class ForkServer:
         return self.ended[child.number]
 
     def send_signal(self, child: Child, number: int) -> None:
-        """Have the server send a signal; returns once it is sent.
-
-        Only the parent knows whether the process ID is still the child's.
+        """Let the server send a signal; returns once it is sent. Only the parent knows whether the process ID is still
+        the child's.
         """
         before = self._signalled
         self._socket.send(json.dumps({"signal": number, "child": child.number}).encode())
@@ -273,7 +272,7 @@ def _reap(orders: socket.socket, children: dict[int, int]) -> None:
 
 
 _OWN_PYTHONPATH = os.environ.get("PYTHONPATH", "")
-"""Taken out of the path of forked programs, which have a PYTHONPATH of their own."""
+"""Removed from the path of forked programs, which have their own PYTHONPATH."""
 
 
 def _prepare_child(order: dict[str, Any], files: list[int]) -> list[str]:

@@ -13,16 +13,16 @@ import pytest
 from tests.agent.fake_nvml import FakeGpu
 from tests.fork_server import ForkServer
 from tests.lab import Desktop, Lab, LabBroken, LabUnavailable
-from tests.lab.agent import InstalledAgent
 from tests.lab.commands import Commands
-from tests.lab.gpus import give_gpus
+from tests.lab.hosts.agent import InstalledAgent
+from tests.lab.hosts.gpus import give_gpus
 from tests.lab.needs import require
 
 LabFactory = Callable[..., Lab]
 
 
 class ThreeHosts:
-    """Three plain hosts for the session, rebuilt after a test has destroyed one."""
+    """Three plain hosts for the session, rebuilt after a test destroyed one."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -53,7 +53,7 @@ class ThreeHosts:
             raise
 
     def close(self) -> None:
-        """Take the hosts down."""
+        """Remove the hosts."""
         if self._lab is not None:
             self._lab.close()
             self._lab = None
@@ -100,7 +100,7 @@ def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureReque
 
 @pytest.fixture
 def bare_hosts() -> None:
-    """Makes the hosts of `lab3` such that Torchyard was never on them."""
+    """Removes the agent's files from the hosts of `lab3`."""
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +122,7 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
     """A `python` for the hosts of `lab3` with torch and scikit-learn imported: `desktop.use(lab3, python=warm_python)`.
 
-    It spares each process four seconds of CPU.
+    It saves four seconds of CPU per process.
     """
     (path,) = {host.fork_scripts_from(torch_for_hosts) for host in lab3.hosts}
     return path

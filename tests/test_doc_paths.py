@@ -1,16 +1,16 @@
-"""The tests that docs name exist."""
+"""Tests that the docs name exist."""
 
 from __future__ import annotations
 
 import re
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 
 
 def test_every_test_file_that_a_page_names_exists() -> None:
     pages = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "tests" / "README.md"]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    text = text.replace("test_NAME.py", "")  # stands for a file to be written
+    text = text.replace("test_NAME.py", "")  # a placeholder
     paths = re.findall(r"`(tests/[\w/]+\.\w+)`", text)
     assert not [path for path in paths if not (REPOSITORY / path).exists()]
     names = {path.name for path in (REPOSITORY / "tests").rglob("test_*.py")}

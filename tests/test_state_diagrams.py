@@ -1,4 +1,4 @@
-"""docs/state-diagrams.md is what the code does."""
+"""docs/state-diagrams.md equals the diagrams generated from the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The waits that other tests stand on."""
+"""`wait_until` and `eventually`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_wait_returns_the_first_true_value() -> None:
     assert asyncio.run(eventually(lambda: next(values))) == "found"
 
 
-def test_a_wait_that_fails_tells_the_state_at_its_deadline() -> None:
+def test_a_failed_wait_reports_the_state_at_its_deadline() -> None:
     asked: list[int] = []
     with pytest.raises(NotInTime, match=r"^not within 0.02 s: asked \d+ times$"):
         wait_until(lambda: asked.append(1), 0.02, what=lambda: f"asked {len(asked)} times")
@@ -25,7 +25,7 @@ def test_a_wait_that_fails_tells_the_state_at_its_deadline() -> None:
         asyncio.run(eventually(lambda: False, 0.02, what="a file"))
 
 
-def test_a_slow_condition_is_asked_for_at_most_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_condition_gets_at_most_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 1.0, 4.0, 10.0])  # the beginning, then before and after each question
     pauses: list[float] = []
     monkeypatch.setattr("tests.waiting.time.monotonic", lambda: next(now))

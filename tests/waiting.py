@@ -1,7 +1,7 @@
 """Waits for conditions: `wait_until` blocks the thread, `eventually` leaves the event loop running.
 
-Both ask until the condition is true, and fail with `NotInTime` at the deadline. A test waits this way for everything
-that another thread, process or host does; it sleeps only where the passing of time is what it is about.
+Both check the condition until it is true, and fail with `NotInTime` at the deadline. Tests wait this way for all
+actions of other threads, processes and hosts; they sleep only if they are about the passing of time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 WITHIN_S = 120.0
-"""The default deadline. It is generous because a loaded machine must not decide a test."""
+"""The default deadline. It is generous so that the load of a machine does not decide a test."""
 PAUSE_S = 0.005
 
 Found = TypeVar("Found")
@@ -32,10 +32,10 @@ def wait_until(
     """The condition's first true value.
 
     Args:
-        condition: Asked again and again; it may be slow, and is given at most half of the time.
+        condition: Called repeatedly; it may be slow, and gets at most half of the time.
         within_s: Seconds until the wait fails.
-        what: What is waited for, for the message; a function is called at the deadline, to tell the state then.
-        pause: Called with seconds between two questions; a Qt program processes its events there.
+        what: Description for the error message; a function is called at the deadline and returns the state then.
+        pause: Called with seconds between two checks; a Qt program processes its events there.
 
     Raises:
         NotInTime: The condition was not true in time.
@@ -54,7 +54,7 @@ def wait_until(
 async def eventually(
     condition: Callable[[], Found | None], within_s: float = WITHIN_S, *, what: str | Callable[[], object] = ""
 ) -> Found:
-    """`wait_until` for coroutines: other tasks run between two questions."""
+    """`wait_until` for coroutines: other tasks run between two checks."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() >= deadline:

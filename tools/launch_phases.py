@@ -1,4 +1,4 @@
-"""The launch panel at the phases of a scripted launch, for pictures; no host is contacted."""
+"""The launch panel in the phases of a scripted launch, for pictures; no host is contacted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StagedLaunch(LaunchJob):
 
 
 def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
-    """The panel, made ready for each picture, with the picture's name."""
+    """The panel in the state of each picture, with the picture's name."""
     setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # pictures only: no launch may reach a real host
     assert wiring.document.path is not None
     source = read_topology(wiring.document.path)

@@ -47,15 +47,15 @@ def begin_live_run(wiring: WindowConnections, state: str, design: Topology | Non
     return cast
 
 
-def let_it_live(
+def feed_run(
     page: RunsPage,
     cast: fake_hosts.Acting,
     settle: Callable[[], None],
     step: Mapping[str, float] | None = None,
     served: Mapping[str, float] | None = None,
 ) -> None:
-    """Shows the run, with all that was measured since it began. `step`: what its trainers tell of a step besides;
-    `served`: what its servers tell."""
+    """Shows the run with all samples since it began. `step`: further step metrics of its trainers; `served`: metrics of
+    its servers."""
     page.show_run(cast.run_id)
     settle()
     feed = page.feed
@@ -64,7 +64,7 @@ def let_it_live(
     for at in range(5, RUNS_FOR_S, 3):
         cast.measure(at, slow=SLOW, step=step, served=served)
         feed._take_samples()  # pictures only: twenty minutes go by in a second
-    feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # a picture stands still
+    feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # pictures are static
     feed._silence_timer.stop()
     settle()
 

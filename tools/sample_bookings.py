@@ -22,7 +22,7 @@ H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
 HOSTS = {"gpu-a": (8, *H100), "gpu-b": (8, *H100), "gpu-c": (4, *A100), "gpu-d": (4, *A100)}
 
 WEEK = (
-    # title, owner, GPUs, from and to (days after Monday and the hour), share of it that was used
+    # title, owner, GPUs, from and to (days after Monday and the hour), fraction used
     ("ViT-L pretraining", "vision", "gpu-a:0-3", (0, 9), (1, 18), (0.0, 1.0)),
     ("ablation 7", "speech", "gpu-a:4-7", (0, 13), (0, 22), (0.0, 0.4)),
     ("probe", "robots", "gpu-a:4-5", (1, 8), (1, 20), (0.0, 1.0)),
@@ -48,7 +48,7 @@ WEEK = (
 
 
 def sample_slots(state: str) -> tuple[Slot, ...]:
-    """The catalogue: of one computer, eight hosts, or 128 with eight GPUs each."""
+    """The slots of one computer, eight hosts, or 128 with eight GPUs each."""
     if state == "one":
         return tuple(
             Slot(f"GPU-this-{number}", "this-computer", number, "NVIDIA RTX 4090", 24564) for number in range(2)
@@ -66,12 +66,12 @@ def sample_slots(state: str) -> tuple[Slot, ...]:
 
 
 def at(day: int, hour: float) -> datetime:
-    """So many days after Monday, at that hour in Seoul."""
+    """The hour in Seoul on this day after Monday."""
     return to_utc(MONDAY + timedelta(days=day, hours=hour), ZONE)
 
 
 class Sample:
-    """A private calendar in `folder`, filled as for `state`, whose clock stands still."""
+    """A private calendar in `folder`, filled for `state`, with a fixed clock."""
 
     def __init__(self, folder: Path, state: str):
         self.file = folder / "bookings.sqlite3"
@@ -89,7 +89,7 @@ class Sample:
         return open_store(url, person, clock=self.clock)
 
     def show_in(self, model: BookingsModel) -> None:
-        """Before the page is shown: the model looks at this calendar, at its time."""
+        """Sets the model's calendar and time, before the page is shown."""
         model.clock = self.clock
         model._open = lambda: (Calendar(f"sqlite:///{self.file}", ME, self.cache, open_it=self.open), ZONE)
 
@@ -124,7 +124,7 @@ class Sample:
         store.record_idle([IdleEvidence(diffusion.id, NOW - timedelta(minutes=21), NOW, "gpu-b")])
 
     def _many(self, store: BookingStore) -> None:
-        people = ("vision", "speech", "robots", "intern", "nlp", "audio", ME)
+        owners = ("vision", "speech", "robots", "intern", "nlp", "audio", ME)
         for host in range(128):
             ids = [f"GPU-n{host:03}-{number}" for number in range(8)]
             for day in range(-1, 7):
@@ -135,7 +135,7 @@ class Sample:
                 start = at(day, seed % 12)
                 title = f"sweep {host}-{day + 2}"
                 self._book(
-                    store, title, people[seed % len(people)], some, start, start + timedelta(hours=4 + seed % 18)
+                    store, title, owners[seed % len(owners)], some, start, start + timedelta(hours=4 + seed % 18)
                 )
 
     def _book(

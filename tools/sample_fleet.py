@@ -82,19 +82,19 @@ def let_hosts_answer(fleet: FleetModel) -> None:
         else:
             after = status.checked(_check(status.name), now - timedelta(hours=3))
             after = replace(after.sampled(_sample(status.facts), now), acts=_acts(now))
-        fleet._statuses[status.name] = after  # pictures only: the model has no other way in
+        fleet._statuses[status.name] = after  # pictures only: the model has no public setter
         fleet.host_changed.emit(status.name)
     fleet.has_looked = True
     fleet._fleet = _UnreachableFleet(status.name for status in fleet.hosts)  # type: ignore[assignment]  # pictures only: no page may reach a real host
 
 
 def _acts(now: datetime) -> tuple[Act, ...]:
-    """What was done to a host lately."""
-    kim, nobody = {"by": "kim", "from": "laptop"}, {"by": "", "from": ""}
+    """The last actions on a host."""
+    kim, unattributed = {"by": "kim", "from": "laptop"}, {"by": "", "from": ""}
     return (
         {"time": (now - timedelta(days=9)).isoformat(), "what": "deploy", "version": "0.1.0", **kim},
         {"time": (now - timedelta(days=2)).isoformat(), "what": "remove", "run_id": "20261114-181502-3f9c", **kim},
-        {"time": (now - timedelta(hours=4)).isoformat(), "what": "housekeeping", "runs": 2, **nobody},
+        {"time": (now - timedelta(hours=4)).isoformat(), "what": "housekeeping", "runs": 2, **unattributed},
     )
 
 

@@ -1,5 +1,5 @@
-"""Draws every page of the window into PNGs, light and dark, in two sizes, with no host, one and eight; a run that
-lives; every strategy; and the launch panel at the moments of a launch.
+"""Draws every page of the window into PNGs, light and dark, in two sizes, with no host, one and eight; a live run;
+every strategy; and the launch panel in the phases of a launch.
 
 python -m tools.screenshots [--pages topology,runs,strategies] [--states one] [--sizes 1280x800] [FOLDER]
 """
@@ -22,7 +22,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, QEventLoop, QPointF, QRectF
 from PySide6.QtGui import QCursor, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QWidget
 from tools.launch_phases import phases
-from tools.live_run import begin_live_run, let_it_live, log_opener
+from tools.live_run import begin_live_run, feed_run, log_opener
 from tools.sample_bookings import Sample, at
 from tools.sample_fleet import FAILED_RUN, let_hosts_answer, write_sample
 from tools.strategy_designs import SERVED, STEP, design_of
@@ -86,7 +86,7 @@ class Camera:
         self.count = 0
 
     def take(self, window: MainWindow, name: str, over: QWidget | None = None) -> None:
-        """`over`: a panel that lies over the window's middle."""
+        """`over`: a panel over the middle of the window."""
         for size in self._sizes:
             window.resize(*map(int, size.split("x")))
             for mode in MODES:
@@ -111,10 +111,10 @@ def _lay_over(picture: QPixmap, panel: QWidget) -> None:
 
 
 def _live(window: MainWindow, camera: Camera, state: str) -> None:
-    """The Runs page with a run that lives: its three views, and its log."""
+    """The Runs page with a live run: its three views, and its log."""
     acting = begin_live_run(_wiring(window), state)
     page = _runs(window)
-    let_it_live(page, acting, lambda: _settle(FOLLOWED_WITHIN_MS))
+    feed_run(page, acting, lambda: _settle(FOLLOWED_WITHIN_MS))
     views = page.bar.views.set_value
     for view in ("canvas", "table", "plots") if state == "eight" else ("canvas",):
         views(view)
@@ -152,7 +152,7 @@ def _bookings(camera: Camera, state: str) -> None:
 
 
 def _when(window: MainWindow, camera: Camera) -> None:
-    """The Topology page with what others have booked: now, and for a day from tomorrow morning."""
+    """The Topology page with bookings of others: now, and for a day from tomorrow morning."""
     planning = _wiring(window).planning
     planning.begin()
     page = _topology(window)
@@ -176,7 +176,7 @@ def _yard(state: str) -> str:
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
-    """The editor with a design of every strategy, and a run of one whose steps have most to tell."""
+    """The editor with a design of every strategy, and a run with all parts of a step."""
     page = _topology(window)
     for kind in PRESETS:
         page.files.begin(design_of(kind))
@@ -184,7 +184,7 @@ def _strategies(window: MainWindow, camera: Camera) -> None:
         camera.take(window, f"strategy-{kind.value}")
     acting = begin_live_run(_wiring(window), "eight", design_of(StrategyKind.DOWNPOUR))
     runs = _runs(window)
-    let_it_live(runs, acting, lambda: _settle(FOLLOWED_WITHIN_MS), STEP, SERVED)
+    feed_run(runs, acting, lambda: _settle(FOLLOWED_WITHIN_MS), STEP, SERVED)
     views = runs.bar.views.set_value
     for view in ("canvas", "table", "plots"):
         views(view)
@@ -217,11 +217,11 @@ def _window(state: str) -> Iterator[MainWindow]:
         home, fleet_file, file = write_sample(Path(folder), state)
         window = make_window(home, fleet_file, file)
         wiring = _wiring(window)
-        window.painted.disconnect()  # what begins after the first paint would ask hosts
+        window.painted.disconnect()  # tasks after the first paint would contact hosts
         wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # pictures only: no host is asked
         let_hosts_answer(wiring.fleet)
         window.make_pages()
-        QCursor.setPos(10_000, 10_000)  # else the first button looks as if the mouse were on it
+        QCursor.setPos(10_000, 10_000)  # otherwise the first button is drawn as hovered
         window.show()
         _settle()
         try:
@@ -238,7 +238,7 @@ def _prepare(page: object, key: str) -> None:
     if key == "topology" and hasattr(page, "editor"):
         page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
     if key == "runs" and hasattr(page, "show_run"):
-        page.show_run(FAILED_RUN)  # tells more than one that went well
+        page.show_run(FAILED_RUN)  # shows more than a successful one
 
 
 def _settle(for_ms: int = SETTLE_MS) -> None:

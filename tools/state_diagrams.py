@@ -75,7 +75,7 @@ def diagram(transitions: Transitions, first: str, last: list[str]) -> str:
 
 
 def observed() -> tuple[Transitions, Transitions, Transitions]:
-    """Transitions of run, replicas and gangs that random histories of events lead to."""
+    """Transitions of run, replicas and gangs in random histories of events."""
     runs: Transitions = set()
     replicas: Transitions = set()
     gangs: Transitions = set()
@@ -123,7 +123,7 @@ def _replica(name: str, host: str, gang: str) -> dict[str, Any]:
 
 
 def _event(run: Any, waits: list[Any], dice: random.Random) -> Any:
-    """An event that may happen now."""
+    """An event that is possible now."""
     causes = get_type_hints(events.RankFailed)["cause"]
     possible: list[Any] = [events.LinkBroken("b"), events.LinkRestored("b")]
     if dice.random() < 0.05:

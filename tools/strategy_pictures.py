@@ -1,6 +1,6 @@
 """Draws the picture of each strategy's page: python -m tools.strategy_pictures docs/pictures/strategies
 
-Each lies on a card of its own, so that it reads the same on a light page and on a dark one. Colours are the window's.
+Each has a background card, so that it looks the same on light and dark pages. Colours are the window's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Picture:
         )
 
     def chip(self, x: float, y: float, name: str, below: str = "", *, height: float = CHIP_H) -> None:
-        """A replica around (x, y), in its role's colour, and half a line on what it holds."""
+        """A replica around (x, y), in its role's colour, and a short text on what it holds."""
         left, top = x - CHIP_W / 2, y - height / 2
         self._parts.append(
             f'<rect x="{left:g}" y="{top:g}" width="{CHIP_W}" height="{height:g}" rx="7" '
@@ -56,7 +56,7 @@ class Picture:
         self.text(x + 10, y + 17, name, size=12, anchor="start")
 
     def arrow(self, start: Point, end: Point, *, both: bool = False, bend: float = 0.0, wide: float = 1.4) -> None:
-        """`bend`: how far the middle lies to the left of the way."""
+        """`bend`: offset of the middle to the left of the line."""
         (x1, y1), (x2, y2) = start, end
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
         middle = ((x1 + x2) / 2 + bend * (y2 - y1) / length, (y1 + y2) / 2 - bend * (x2 - x1) / length)
@@ -144,7 +144,7 @@ def downpour() -> Picture:
         for server in servers:
             picture.arrow((192, y), (572, server), both=True)
     picture.text(380, 34, "groups train on while gradients go out and newer parameters come back", color=TEXT)
-    picture.text(380, 288, "a group's gradients are averaged; groups wait for nobody")
+    picture.text(380, 288, "a group's gradients are averaged; groups never wait")
     picture.text(380, 308, "sent M/push_every, received M/pull_every a step; a push too far behind is dropped")
     return picture
 

@@ -1,4 +1,5 @@
-"""Computes as training does, with and without an exchange behind it; figures-<replica>.json has the seconds of both.
+"""Computes like training, with and without an exchange in the background; figures-<replica>.json has the seconds of
+both.
 
 Many small torch operations, whose Python holds the interpreter's lock that the exchange's threads need as well. Only
 the first worker computes, so that it has a core to itself; the others sleep for as long.
@@ -24,7 +25,7 @@ def compute(kernels: int) -> None:
 
 
 def kernels_of(seconds: float) -> int:
-    """How many small operations take so long here, by the fastest of several tries."""
+    """Number of small operations that take this time here, by the fastest of several tries."""
     fastest = min(_timed(1000) for _ in range(20))
     return int(1000 * seconds / fastest)
 
@@ -67,7 +68,7 @@ def main() -> None:
     found: dict[str, list[float]] = {name: [] for name in names}
     for number in range(args.rounds + args.warm_up):
         work()
-        step()  # whose exchange is under way from here on
+        step()  # whose exchange is in progress from here on
         began = time.perf_counter()
         work()
         computed = time.perf_counter() - began

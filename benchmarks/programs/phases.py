@@ -1,6 +1,6 @@
 """Trains the same model in turns: wrapped by hand in DDP, through `distribute`, and each process for itself.
 
-All turns of one launch follow each other, so that a noisy machine is noisy for all of them. Every rank writes the
+All turns of one launch follow each other, so that noise of the machine affects all of them. Every rank writes the
 samples a second of its turns, by how they trained, to figures-<replica>.json in the run's folder.
 """
 

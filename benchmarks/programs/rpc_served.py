@@ -47,7 +47,7 @@ _server: Server | None = None
 
 
 def the_server() -> Server:
-    """One for all trainers; made by the first that asks."""
+    """One for all trainers; created by the first request."""
     global _server
     if _server is None:
         _server = Server()
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    # TensorPipe too guesses its address by the host's name, which need not resolve.
+    # TensorPipe too finds its address by the host's name, which need not resolve.
     os.environ.setdefault("TP_SOCKET_IFNAME", os.environ.get("GLOO_SOCKET_IFNAME", ""))
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     options = rpc.TensorPipeRpcBackendOptions(

@@ -1,8 +1,9 @@
-"""Makes steps of a model of so many megabytes; figures-<replica>.json has the seconds of each one's backward pass,
+"""Takes steps of a model of the given size in megabytes; figures-<replica>.json has the seconds of each one's backward
+pass,
 and of all of it.
 
-Gradients are there at once (`--compute 0`), so that a step is its exchange, or after a sleep that stands for an
-accelerator at work.
+Gradients are ready at once (`--compute 0`), so that a step is its exchange, or after a sleep that simulates an
+accelerator.
 """
 
 import argparse
@@ -20,7 +21,7 @@ PARTS = 15
 
 
 class Flat(nn.Module):
-    """Parameters alone: a step's gradients cost next to nothing."""
+    """Only parameters: the gradients cost almost no time."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class Flat(nn.Module):
 
 
 def settle(device: torch.device) -> None:
-    """Wait for what was set going on a GPU."""
+    """Wait for operations on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

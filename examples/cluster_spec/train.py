@@ -1,5 +1,4 @@
-"""Learns to read handwritten digits with DDP, as a script for Vertex AI does it: who trains with whom is read from
-CLUSTER_SPEC, and from nothing else."""
+"""Learns to read handwritten digits with DDP, like a script for Vertex AI: it finds its peers only by CLUSTER_SPEC."""
 
 import json
 import os
@@ -16,9 +15,9 @@ BATCH = 32
 
 
 def place(text: str) -> tuple[str, int, int]:
-    """(address of the first trainer, this one's rank, how many train), of the text of a CLUSTER_SPEC.
+    """(address of the first trainer, rank of this one, number of trainers) from the text of a CLUSTER_SPEC.
 
-    The chief is pool 0, the other trainers are pool 1; their addresses stand in the order of their ranks.
+    The chief is pool 0, the other trainers are pool 1; their addresses are in the order of ranks.
     """
     spec = json.loads(text)
     pools, task = spec["cluster"], spec["task"]
@@ -30,7 +29,7 @@ def place(text: str) -> tuple[str, int, int]:
 
 
 def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pixels and digits to train with, and those to test with; the same split everywhere."""
+    """Pixels and digits of the training and the test data; the same split everywhere."""
     pixels, digits = load_digits(return_X_y=True)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
     images, labels = torch.tensor(pixels / 16, dtype=torch.float32)[order], torch.tensor(digits)[order]
@@ -64,8 +63,8 @@ def main() -> None:
     first, rank, size = place(os.environ["CLUSTER_SPEC"])
     dist.init_process_group("gloo", init_method=f"tcp://{first}", rank=rank, world_size=size)
     print(f"rank {rank} of {size}, which meet at {first}", flush=True)
-    # Its model is gone before the process group is. A DDP model that outlives its group ends gloo's threads itself, and
-    # holds the GIL while it waits for them: for ever where one still lets go of the last gradients (torch 2.13).
+    # Its model is freed before the process group. A DDP model that outlives its group ends gloo's threads itself, and
+    # holds the GIL while it waits for them: for ever if one still frees the last gradients (torch 2.13).
     train(rank, size)
     dist.barrier()
     dist.destroy_process_group()

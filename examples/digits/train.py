@@ -43,7 +43,7 @@ def accuracy(model: nn.Module, dataset: data.TensorDataset) -> float:
 
 
 def save(model: nn.Module, path: Path) -> None:
-    """Under a name of this process's own first, so that nobody ever reads half a file."""
+    """Saves under a temporary name first, so that a reader never gets an incomplete file."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     torch.save(model.state_dict(), unfinished)
     unfinished.replace(path)

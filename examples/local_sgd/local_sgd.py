@@ -1,4 +1,4 @@
-"""Local SGD: every worker trains by itself, and every few steps all take the mean of their parameters."""
+"""Local SGD: every worker trains independently, and every few steps all average their parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY = 8
 
 
 class LocalSgd(AllReduce):
-    """The trainers are one torch world, as under all_reduce: its start(), share() and leave() are ours too."""
+    """The trainers are one torch world, as under all_reduce, so start(), share() and leave() are inherited."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -25,7 +25,7 @@ class LocalSgd(AllReduce):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Both stay as they are; all begin with what the chief has, which is rank 0."""
+        """Returns both unchanged; all start from the parameters of the chief, which is rank 0."""
         self._watch(model, optimizer)  # strategy.on_nan
         self._parameters = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -33,18 +33,18 @@ class LocalSgd(AllReduce):
         return model, optimizer
 
     def restore(self, folder: Path, step: int) -> None:
-        """A checkpoint holds the chief's model, right after the mean if one was taken: don't take it twice."""
+        """A checkpoint holds the chief's model after the averaging of its step: do not average twice."""
         super().restore(folder, step)
         self._averaged_at = step
 
     def at_boundary(self, step: int) -> None:
-        """Between two steps, on all workers alike: before they save or stop there."""
+        """Called between two steps, on all workers, before they save or stop there."""
         self._exchange_s = 0.0
         if step % EVERY == 0 and step != self._averaged_at:
             self._average(step)
 
     def finish(self) -> bool:
-        """At the end, before the chief saves for the last time: what it may have saved is no longer the model."""
+        """Called at the end, before the chief's last save, because the averaging changes the model."""
         super().finish()
         self._average(self._averaged_at)
         return True

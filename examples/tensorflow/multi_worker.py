@@ -1,7 +1,7 @@
 """MultiWorkerMirroredStrategy: each worker has a copy of the model, and gradients are averaged in every step.
 
-All that a process knows of the cluster is in TF_CONFIG, which TensorFlow reads by itself. (A loop of our own, since
-`fit` of Keras 3.15 does not take what this strategy feeds it.)
+A process finds the cluster in TF_CONFIG, which TensorFlow reads by itself. (The training loop is custom, because `fit`
+of Keras 3.15 fails with this strategy.)
 """
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ RATE = 0.1
 
 
 def share(worker: tf.distribute.InputContext) -> tf.data.Dataset:
-    """A worker's own part of the data, in batches of its own."""
+    """A worker's own part of the data, in its own batches."""
     dataset = tf.data.Dataset.from_tensor_slices(samples(6144, seed=1))
     return dataset.shard(worker.num_input_pipelines, worker.input_pipeline_id).batch(BATCH)
 

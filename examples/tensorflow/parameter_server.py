@@ -1,6 +1,6 @@
-"""ParameterServerStrategy: the variables lie on the servers, and each worker takes steps at its own pace.
+"""ParameterServerStrategy: the variables are on the servers, and workers are asynchronous.
 
-The chief hands the steps out and computes none itself. All that a process knows of the cluster is in TF_CONFIG.
+The chief distributes the steps and computes none itself. A process finds the cluster in TF_CONFIG.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ RATE = 0.1
 
 
 def serve(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
-    """A worker or a parameter server: does what the chief asks of it, and never ends by itself."""
+    """A worker or a parameter server: executes the chief's requests, and never ends by itself."""
     server = tf.distribute.Server(
         cluster.cluster_spec(), job_name=cluster.task_type, task_index=cluster.task_id, protocol="grpc"
     )
@@ -24,7 +24,7 @@ def serve(cluster: tf.distribute.cluster_resolver.ClusterResolver) -> None:
 
 
 def batches() -> tf.data.Dataset:
-    """A worker's data, made where the worker is, with the name of its host in each batch."""
+    """A worker's data, generated on the worker, with the name of its host in each batch."""
     host = tf.strings.strip(tf.io.read_file("/proc/sys/kernel/hostname"))
     examples = tf.data.Dataset.from_tensor_slices(samples(6144, seed=1)).shuffle(6144).repeat().batch(BATCH)
     return examples.map(lambda points, labels: (points, labels, host))

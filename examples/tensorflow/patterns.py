@@ -1,4 +1,4 @@
-"""Data that nobody has to download: ten patterns of 64 points each, seen through noise."""
+"""Generated data: ten patterns of 64 points each, with noise."""
 
 import numpy as np
 

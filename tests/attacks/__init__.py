@@ -1,1 +1,1 @@
-"""Attacks that succeeded once: each is played on real hosts and sockets, and must fail."""
+"""Attacks that succeeded once, repeated on real hosts and sockets: each must fail."""

@@ -69,17 +69,17 @@ from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 
 LONGEST_S = 5.0
-"""CPU time of an input: the slowest takes a quarter of it on a machine that others use too."""
+"""CPU time of an input: the slowest takes a quarter of it on a loaded machine."""
 HUNG_S = 120
 MOST_MB = 256
-"""By which one input may raise the process's peak of memory."""
+"""Largest increase of the process's peak memory by one input."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 
 
 @dataclass(frozen=True)
 class Parser:
-    """`read` takes an input. `again` writes what was read and reads that: the result must be the same."""
+    """`read` parses an input. `again` writes the value and parses it: the result must be the same."""
 
     name: str
     inputs: st.SearchStrategy[Any]
@@ -93,7 +93,7 @@ class Hung(BaseException):
 
 
 def violation(parser: Parser, given: Any) -> str:
-    """The property that an input violates; empty where it violates none."""
+    """The property that an input violates; empty if it violates none."""
     peak, began = _forget_peak(), time.process_time()
     try:
         with _alarm():
@@ -101,21 +101,21 @@ def violation(parser: Parser, given: Any) -> str:
             if parser.again is not None:
                 found = parser.again(value)
                 if found != value:
-                    return _said(parser, given, f"read again it is {found!r:.300}, and was {value!r:.300}")
+                    return _violation_text(parser, given, f"read again it is {found!r:.300}, and was {value!r:.300}")
     except parser.errors:
         pass
     except Hung:
-        return _said(parser, given, f"takes more than {HUNG_S} s")
+        return _violation_text(parser, given, f"takes more than {HUNG_S} s")
     except Exception:
-        return _said(parser, given, "".join(traceback.format_exc().splitlines(keepends=True)[-6:]))
+        return _violation_text(parser, given, "".join(traceback.format_exc().splitlines(keepends=True)[-6:]))
     if (took := time.process_time() - began) > LONGEST_S:
-        return _said(parser, given, f"takes {took:.1f} s of CPU time")
+        return _violation_text(parser, given, f"takes {took:.1f} s of CPU time")
     if (grew := _peak_mb() - peak) > MOST_MB:
-        return _said(parser, given, f"takes {grew:.0f} MB")
+        return _violation_text(parser, given, f"takes {grew:.0f} MB")
     return ""
 
 
-def _said(parser: Parser, given: Any, what: str) -> str:
+def _violation_text(parser: Parser, given: Any, what: str) -> str:
     return f"{parser.name} {given!r:.1500}: {what}"
 
 
@@ -181,7 +181,7 @@ DEEP = st.integers(900, 40_000).flatmap(lambda many: st.sampled_from(["[" * many
 
 @st.composite
 def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
-    """A sample with up to five edits: a piece left out, given twice or moved, a word put in."""
+    """A sample with up to five edits: a part removed, repeated or moved, a word inserted."""
     text = draw(st.sampled_from(list(samples)))
     for _ in range(draw(st.integers(0, 5))):
         start = draw(st.integers(0, len(text)))
@@ -205,7 +205,7 @@ def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
 
 
 def texts(samples: Sequence[str], words: Sequence[str]) -> st.SearchStrategy[str]:
-    """Mostly torn samples, and words in any order, and any text."""
+    """Mostly edited samples, also words in any order, and any text."""
     mixed = st.lists(st.sampled_from([*words, " ", "\n"]) | WORDS, max_size=12).map("".join)
     return st.one_of(torn(samples, words), torn(samples, words), mixed, st.text(max_size=30))
 
@@ -220,7 +220,7 @@ def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def altered(draw: st.DrawFn, samples: Sequence[Any]) -> Any:
-    """A sample of plain data with up to three values replaced, keys left out or put in."""
+    """A sample of plain data with up to three values replaced, keys removed or inserted."""
     data = copy.deepcopy(draw(st.sampled_from(list(samples))))
     for _ in range(draw(st.integers(0, 3))):
         places = list(_places(data))
@@ -251,7 +251,7 @@ def plain(samples: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 def in_json(samples: Sequence[Any]) -> st.SearchStrategy[str]:
-    """As text, torn too, and nested too deep."""
+    """The same as text, also edited, and nested too deeply."""
     written = [json.dumps(one) for one in samples]
     return st.one_of(
         plain(samples).map(json.dumps), plain(samples).map(json.dumps), torn(written, list('{}[]",:')), DEEP
@@ -264,7 +264,7 @@ _folder: str | None = None
 
 
 def scratch(name: str) -> Path:
-    """A file of this process's own."""
+    """A file that only this process uses."""
     global _folder
     if _folder is None:
         _folder = tempfile.mkdtemp(prefix="torchyard-parsers-")
@@ -324,7 +324,7 @@ def _fleet(path: Path) -> Any:
 
 
 def _fleet_again(hosts: Any) -> Any:
-    """One host more, and one less: what the user wrote stands for the others as before."""
+    """Adds and removes a host: the user's text of the other hosts must not change."""
     path = scratch("fleet.yaml")
     if any(host.name == "one-more" for host in hosts):
         return hosts
@@ -372,7 +372,7 @@ def _facts(path: Path) -> Any:
 
 
 def kept_calendar(content: bytes) -> Any:
-    """A booking in the copy of a calendar that a desktop keeps for when the database is away."""
+    """A booking in a desktop's local copy of a calendar."""
     path = scratch("calendar.sqlite3")
     path.unlink(missing_ok=True)
     copy = LocalCopy(path, "sqlite:///none")
@@ -521,7 +521,7 @@ def _calendar_file(given: tuple[bytes, str]) -> Any:
 
 
 def _calendar_again(drafts: Any) -> Any:
-    """Through our own export, of what differs in no more than the GPUs that were given for it."""
+    """Exports and imports again; only GPUs that the test added may differ."""
     booked = [
         Booking(
             *(
@@ -597,7 +597,7 @@ MESSAGES = [
     {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "no", "data": {"code": "c", "hint": "h"}}},
 ]
 REPORTS = [{"replica": "worker-0", "local_rank": 0, "metrics": {"step": 3, "loss": 0.5, "mine": 1}}]
-TOLD = {
+EVIDENCE = {
     "gpu-a": {
         "uses": [
             {
@@ -620,11 +620,11 @@ def _message(line: bytes) -> Any:
 
 
 def _message_again(message: Any) -> Any:
-    return json.loads(json.dumps(message)) if message == message else message  # a NaN is no other
+    return json.loads(json.dumps(message)) if message == message else message  # a NaN equals no other
 
 
 class _Said:
-    """A channel from which lines come, and then nothing."""
+    """A channel that delivers lines, then nothing."""
 
     def __init__(self, lines: bytes) -> None:
         self._left = lines
@@ -645,8 +645,8 @@ class _Said:
         self._asked.set()
 
 
-def link_says(messages: Sequence[Any], method: str) -> Any:
-    """A link's answer to `method` where the host says these messages. Raises HostError, AgentRefused."""
+def answer_of_link(messages: Sequence[Any], method: str) -> Any:
+    """A link's answer to `method` if the host sends these messages. Raises HostError, AgentRefused."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in messages]
     link = DaemonClient("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
     try:
@@ -655,11 +655,11 @@ def link_says(messages: Sequence[Any], method: str) -> Any:
         link.close()
 
 
-def _link_said(messages: Sequence[str]) -> Any:
+def read_link(messages: Sequence[str]) -> Any:
     faults: list[Any] = []
     before, threading.excepthook = threading.excepthook, faults.append
     try:
-        return link_says(messages, "telemetry.sample")
+        return answer_of_link(messages, "telemetry.sample")
     finally:
         threading.excepthook = before
         assert not faults, faults
@@ -683,8 +683,8 @@ JOURNAL = {
 }
 
 
-def journal_said(data: Any) -> Any:
-    """What following a run makes of what a host says of its journal."""
+def follow_journal(data: Any) -> Any:
+    """The result of following a run with these journal messages of a host."""
     if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
     host: Any = SimpleNamespace(host="gpu-a")
@@ -697,7 +697,7 @@ def journal_said(data: Any) -> Any:
     return None
 
 
-def _told(data: Any) -> Any:
+def _read_evidence(data: Any) -> Any:
     if not isinstance(data, dict) or find_mismatch(data, Each(ANSWERS["bookings.evidence"])):
         return None
     booking = Booking.from_json(BOOKED)
@@ -718,7 +718,7 @@ def _codec(*, is_caller: bool) -> authenticated_transport.FrameCodec:
 
 
 def _frame(given: tuple[bytes, int, bytes]) -> Any:
-    """A frame of which a part was replaced."""
+    """A frame with a part replaced."""
     payload, at, junk = given
     sealed = _codec(is_caller=True).seal(payload)
     at %= len(sealed)
@@ -732,7 +732,7 @@ def _frame(given: tuple[bytes, int, bytes]) -> Any:
 
 
 def _link(payload: bytes) -> Any:
-    """What a connection of the exchange makes of a header from one that knows the key."""
+    """The result of a header that a peer with the key sends on a connection of the exchange."""
     from torchyard_roles.exchange.tensor_connection import Connection
 
     near, far = socket.socketpair()
@@ -789,7 +789,7 @@ QUESTIONS = [
 
 
 class _Writer:
-    """The end of a stream that throws away what is written."""
+    """The writing end of a stream that discards its data."""
 
     transport: Any
 
@@ -816,7 +816,7 @@ class _Writer:
 
 
 def _questions(said: Sequence[str]) -> Any:
-    """What a keeper's join store does with the frames of a rank."""
+    """The answers of a keeper's join store to the frames of a rank."""
     wrong: list[Any] = []
     logging.getLogger("torchyard_agent.keeper.link.join_store").setLevel(logging.ERROR)
 
@@ -946,7 +946,7 @@ def _foreign(text: str) -> Any:
 
 
 def _copied_again(copied: Any) -> Any:
-    """The pools as another desktop would copy them."""
+    """The pools in the form that a desktop copies."""
     if sum(one.pool.replicas for one in copied) > 200:
         return copied
     for one in copied:
@@ -971,7 +971,7 @@ def zoned(text: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 COPIED = copy_replicas(_base(), ["chief-0", "worker-0", "worker-1"])
 STORED = (ValueError, KeyError, TypeError)
-"""What the readers of such a value in the store or a copy of it catch."""
+"""The errors that readers of such a value in the store or a copy of it catch."""
 
 PARSERS = (
     Parser(
@@ -1032,11 +1032,11 @@ PARSERS = (
     Parser(
         "link to a host",
         st.lists(in_json([*MESSAGES, {"jsonrpc": "2.0", "method": "telemetry", "params": {}}]), max_size=4),
-        _link_said,
+        read_link,
         (HostError, AgentRefused),
     ),
-    Parser("journal of a run", plain([JOURNAL]), journal_said, (RunFailed,)),
-    Parser("what hosts saw", plain([TOLD]), _told),
+    Parser("journal of a run", plain([JOURNAL]), follow_journal, (RunFailed,)),
+    Parser("what hosts saw", plain([EVIDENCE]), _read_evidence),
     Parser(
         "header of the exchange",
         as_bytes(in_json([PUSH, {"bytes": 4, "dtype": "float32"}])),

@@ -35,11 +35,11 @@ LIVE = "('booked', 'active')"
 QUOTA_H = 20.0
 
 Told = list[tuple[str, str]]
-"""What a client tried, and what came of it: done, refused, or failed with the error."""
+"""Names of a client's attempts, and their results: done, refused, or failed with the error."""
 
 
 class Place:
-    """A calendar, as its clients open it and as its tables are read. `server` None: a SQLite file."""
+    """A calendar: the URL for clients, and access to its tables. `server` None: a SQLite file."""
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
         self._file, self._server, self._database = file, server, database
@@ -51,7 +51,7 @@ class Place:
         return open_store(url, person)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """Rows of a statement, past all of the calendar's code and rights."""
+        """Rows of a statement, without the calendar's code and permissions."""
         if self._server is None:
             with closing(sqlite3.connect(str(self._file), timeout=60, isolation_level=None)) as connection:
                 return connection.execute(statement).fetchall()
@@ -64,30 +64,30 @@ class Place:
         return self._server is None
 
     def seconds(self, column: str) -> str:
-        """A time's column as seconds since 1970."""
+        """SQL of a time column as seconds since 1970."""
         return column if self.is_file else f"extract(epoch FROM {column})::bigint"
 
 
 @dataclass
 class Raced:
-    """What came of a race. `violations` are sentences."""
+    """The result of a race. `violations` are sentences."""
 
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """How often each act ended how, such as `book done`."""
+    """Number of each result, such as `book done`."""
 
 
 class Race:
-    """One kind. `prepare` is called before each round, `act` in each client, `judge` after each round."""
+    """A kind of race. `prepare` is called before each round, `act` in each client, `judge` after each round."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
-        """Rules, and what notes the order of events."""
+        """Sets rules, and installs triggers that record the order of events."""
 
     def prepare(self, place: Place, admin: BookingStore, turn: int) -> Any:
-        """What the clients of this round are given."""
+        """The arguments of the clients in this round."""
 
     def act(self, store: BookingStore, number: int, chance: random.Random, given: Any) -> Iterator[tuple[str, Any]]:
-        """(name, call) of what a client tries, in its order."""
+        """(name, call) of each attempt of a client, in order."""
         raise NotImplementedError
 
     def judge(self, place: Place, given: Any) -> list[str]:
@@ -96,7 +96,7 @@ class Race:
 
 
 def run(place: Place, race: Race, clients: int, rounds: int, seed: int) -> Raced:
-    """So many rounds, all clients at once in each."""
+    """Runs rounds with all clients at once in each."""
     raced = Raced()
     barrier = _FORK.Barrier(clients)
     ends = [_FORK.Pipe() for _ in range(clients)]
@@ -138,7 +138,7 @@ def run(place: Place, race: Race, clients: int, rounds: int, seed: int) -> Raced
 
 def _client(place: Place, race: Race, number: int, seed: int, barrier: Any, given: Any) -> None:
     store = place.open(PERSONS[number % len(PERSONS)])
-    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
+    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # not part of the race
     chance = random.Random(seed * 1000 + number)
     with closing(store):
         while (what := given.recv()) is not None:
@@ -162,7 +162,7 @@ def _end_of(call: Callable[[], object]) -> str:
 
 
 def overlaps(place: Place) -> list[str]:
-    """Two live bookings of one GPU at one time, and bookings that are not whole."""
+    """Finds two live bookings of one GPU at one time, and incomplete bookings."""
     begin, end = place.seconds("starts"), place.seconds("ends")
     bookings = {
         row[0]: row[1:] for row in place.sql(f"SELECT id, {begin}, {end}, state IN {LIVE} FROM bookings ORDER BY id")
@@ -195,7 +195,7 @@ def _now() -> datetime:
 
 
 class Clashes(Race):
-    """Groups of GPUs that overlap, at times that overlap: booked, moved, let go of."""
+    """Overlapping groups of GPUs at overlapping times: booked, moved, released."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None))
@@ -231,7 +231,7 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each person, each with less than is left."""
+    """Several clients of each person, each with a request below the remaining quota."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None, quota_gpu_hours=QUOTA_H))
@@ -279,9 +279,8 @@ class Quotas(Race):
 
 
 class IdleRelease(Race):
-    """Some free what was seen idle, others see it in use, or begin a run in it.
-
-    Triggers note the order in which the rows of a booking and of its evidence were written.
+    """Some clients release idle bookings, others report use of them or begin a run. Triggers record the order in which
+    the rows of a booking and of its evidence were written.
     """
 
     def begin(self, place: Place, admin: BookingStore) -> None:
@@ -356,7 +355,7 @@ class IdleRelease(Race):
 
 
 class Waitlist(Race):
-    """A GPU that three wait for is let go of, while all others try to book it."""
+    """A GPU with three waiting requests is released, while all others try to book it."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None))

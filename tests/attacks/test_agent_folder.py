@@ -14,8 +14,8 @@ from torchyard_core.fleet.agent_archive import build_archive
 pytestmark = pytest.mark.lab
 
 
-def others_may(folder: Path) -> list[str]:
-    """What in the folder users other than its owner may read or write; links have no permissions of their own."""
+def accessible_to_others(folder: Path) -> list[str]:
+    """Files in the folder that users other than its owner may read or write; links have no permissions."""
     found = [folder, *folder.rglob("*")]
     return [
         f"{path} {stat.filemode(path.lstat().st_mode)}"
@@ -45,7 +45,7 @@ def test_the_folder_is_private_under_any_umask_and_programs_keep_theirs(
     folder = agent_folder(host)
     work = folder / "hosts" / "gpu-b" / "runs" / done.run_id / "work"
     assert (work / "mine").stat().st_mode & 0o777 == 0o664
-    assert [line for line in others_may(folder) if not line.startswith(str(work))] == []
+    assert [line for line in accessible_to_others(folder) if not line.startswith(str(work))] == []
 
 
 def test_a_folder_that_others_may_write_is_refused(desktop: Desktop, lab3: Lab) -> None:

@@ -1,4 +1,4 @@
-"""Use of another member's booking, hidden from enforcement; each case went unnoticed once."""
+"""Use of another member's booking, hidden from enforcement; each case was once undetected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path
 
 @pytest.fixture
 def root(site: Site) -> Team:
-    """An administrator's desktop: the agent is root's. Lee has booked the GPU."""
+    """An admin's desktop: the agent runs as root. Lee has booked the GPU."""
     site.booked_by("lee")
     return site.team("root")
 
@@ -57,7 +57,7 @@ def shell(site: Site, user: str, script: str, *under: str) -> int:
 
 
 def reported(team: Team, pid: int) -> dict[str, Any]:
-    """What the audit says of a process, once it was reported."""
+    """The audit's entry of a process, once it was reported."""
 
     def found() -> list[dict[str, Any]]:
         acts = team.call("gpu-a", "audit.read")
@@ -68,11 +68,11 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
     return act
 
 
-def looks(root: Team) -> None:
+def wait_for_checks(root: Team) -> None:
     """Wait until the agent has checked the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
-        time.sleep(0.2)  # nothing is to happen meanwhile
+        time.sleep(0.2)  # nothing must happen meanwhile
 
 
 def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> None:
@@ -90,7 +90,7 @@ def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> No
     for ended in (pid, copy, mounted):
         wait_until(lambda ended=ended: not site.is_alive(ended))
     wait_until(lambda: "warned" in site.acts(root, loaded))
-    looks(root)
+    wait_for_checks(root)
     assert (site.is_alive(genuine), site.acts(root, genuine)) == (True, [])
     assert (site.is_alive(loaded), site.acts(root, loaded)) == (True, ["observed", "warned"])
 
@@ -114,7 +114,7 @@ def test_a_container_of_a_user_is_that_users_whatever_uids_it_maps(site: Site, r
     remapped = f"print(os.getpid(), flush=True); input(); os.setgid(999); os.setuid(999); {SLEEPER.partition('; ')[2]}"
     process, pid = site.run("ann", f"import os, signal, sys, time; {remapped}", "unshare", "--user", "--keep-caps")
     own = site.uid("ann")
-    for name in ("uid_map", "gid_map"):  # as newuidmap(1) does by /etc/subuid
+    for name in ("uid_map", "gid_map"):  # like newuidmap(1) with /etc/subuid
         mapped = f"printf '0 {own} 1\\n1 100000 65535\\n' >/proc/{pid}/{name}"
         site.host.exec(["sh", "-c", mapped], check=True)
     assert process.stdin is not None
@@ -133,9 +133,8 @@ def test_a_container_of_a_user_is_that_users_whatever_uids_it_maps(site: Site, r
 
 @contextmanager
 def container(site: Site, user_inside: str) -> Iterator[int]:
-    """PID of a process in a container of root's daemon: with mounts of its own, in the container's control group.
-
-    Its parent there, which runs as the same user, is in the container too.
+    """PID of a process in a container of root's daemon: with separate mounts, in the container's control group. Its
+    parent, of the same user, is in the container too.
     """
     under = ["unshare", "--mount", "setpriv", f"--reuid={user_inside}", "--clear-groups"]
     pid = shell(site, "root", "sleep 4711 & echo $!; wait", *under)
@@ -170,12 +169,12 @@ def test_a_container_that_runs_as_the_bookers_uid_is_not_the_bookers(site: Site,
             "container": CONTAINER,
             "session": "",
         }
-        looks(root)
+        wait_for_checks(root)
         assert site.is_alive(pid)
 
 
 @pytest.mark.parametrize(("user", "verdict"), [("ann", "root"), ("bob", "own")])
-def test_what_runs_by_sudo_is_reported_with_its_caller(site: Site, root: Team, user: str, verdict: str) -> None:
+def test_a_process_under_sudo_is_reported_with_its_caller(site: Site, root: Team, user: str, verdict: str) -> None:
     source = site.host.tmp / "sudo.c"
     source.write_text(SUDO)
     subprocess.run(["gcc", "-o", str(source.with_suffix("")), str(source)], check=True)
@@ -190,12 +189,12 @@ def test_what_runs_by_sudo_is_reported_with_its_caller(site: Site, root: Team, u
         origin = reported(root, pid)["origin"]
         assert (origin["user"], origin["known_by"], origin["as_root"]) == (user, "parent", True)
     wait_until(lambda: [one["verdict"] for one in root.call("gpu-a", "bookings.status")["findings"]] == [verdict])
-    looks(root)
+    wait_for_checks(root)
     assert site.is_alive(pid)
 
 
-def test_what_left_its_session_is_reported_with_the_login_that_it_came_from(site: Site, root: Team) -> None:
-    login = f"echo {site.uid('ann')} >/proc/self/loginuid; {SAYS_IT_SLEEPS} sleep 600"  # as pam_loginuid does
+def test_a_process_outside_its_session_is_reported_with_its_login(site: Site, root: Team) -> None:
+    login = f"echo {site.uid('ann')} >/proc/self/loginuid; {SAYS_IT_SLEEPS} sleep 600"  # like pam_loginuid
     pid = shell(site, "root", login, "setsid", "--wait")
     site.on_gpu(pid)
 
@@ -218,7 +217,7 @@ def test_a_login_in_no_table_is_reported_and_warned(site: Site, root: Team) -> N
 
     assert (reported(root, pid)["verdict"], reported(root, pid)["owner"]) == ("unknown", "lee")
     wait_until(lambda: site.acts(root, pid) == ["reported", "warned"])
-    looks(root)
+    wait_for_checks(root)
     assert site.is_alive(pid)
     assert f"(PID {pid}) of carl" in root.desktop.torchyard("hosts", "check", "gpu-a").stdout
 

@@ -12,7 +12,7 @@ from torchyard_core.launch.confirmations import confirm_outside_folder
 from torchyard_core.launch.snapshot import CREDENTIALS, take_snapshot
 
 
-def test_credentials_are_not_sent_unless_the_file_brings_them_back(tmp_path: Path) -> None:
+def test_credentials_are_not_sent_unless_the_file_includes_them(tmp_path: Path) -> None:
     for pattern in CREDENTIALS:
         name = pattern.replace("*", "deploy")
         path = tmp_path / "deep" / (f"{name}config" if name.endswith("/") else name)

@@ -1,4 +1,4 @@
-"""Malformed answers of a daemon: a prompt error of that host only, without a traceback."""
+"""Malformed answers of a daemon cause a prompt error of that host only, without a traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SAMPLE = {"time": 1.0, "host": HOST, "gpus": [GPU], "replicas": {}}
 
 
 def daemon(folder: Path, **answers: Any) -> Path:
-    """A host's agent that answers only so, as the interpreter of a local host."""
+    """An agent with only these answers, as the interpreter of a local host."""
     said = {"hello": {"result": HELLO}, **answers}
     script = folder / f"daemon-{len(list(folder.iterdir()))}"
     script.write_text(DAEMON.format(python=sys.executable, answers=json.dumps(said)))
@@ -140,7 +140,7 @@ JUNK = st.recursive(
 
 
 @given(JUNK, st.sampled_from(sorted(ANSWERS)))
-def test_any_junk_is_judged_without_a_fault(value: Any, method: str) -> None:
+def test_any_answer_is_validated_without_a_fault(value: Any, method: str) -> None:
     assert isinstance(find_mismatch(value, ANSWERS[method]), str)
     if not isinstance(value, (dict, list)):
         assert find_mismatch(value, ANSWERS[method]) == "the answer"

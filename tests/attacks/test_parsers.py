@@ -1,4 +1,4 @@
-"""No input to a parser leads to a fault, a long wait or much memory: a fixed sample of what `make bench` tries."""
+"""No input to a parser leads to a fault, a long wait or much memory: a fixed sample of `make bench`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
         max_examples=SAMPLE, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
     )
     @given(parser.inputs)
-    def tried(given: Any) -> None:
+    def check_input(given: Any) -> None:
         assert violation(parser, given) == ""
 
-    tried()
+    check_input()
 
 
-def test_the_check_sees_what_breaks_the_promise() -> None:
-    """Else a parser that is not called would pass too."""
+def test_the_check_detects_violations() -> None:
+    """Otherwise a parser that is never called would pass too."""
     from hypothesis import strategies as st
 
     def wrong(given: Any) -> Any:

@@ -1,5 +1,4 @@
-"""Clients that race break no promise of the calendar, in a SQLite file and in PostgreSQL: a sample of what `make bench`
-counts."""
+"""Concurrent clients violate no invariant of the calendar, in SQLite and PostgreSQL: a sample of `make bench`."""
 
 from __future__ import annotations
 
@@ -28,22 +27,22 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         return
     server: Cluster = request.getfixturevalue("postgres")
     yield Place(server=server, database=server.empty())
-    with server.connect("owner", "team") as connection:  # what IdleRelease has added to the database
+    with server.connect("owner", "team") as connection:  # added to the database by IdleRelease
         connection.execute("DROP TABLE IF EXISTS race_notes")
         connection.execute("DROP FUNCTION IF EXISTS race_evidence, race_state CASCADE")
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_racing_clients_break_nothing(place: Place, race: type[Race]) -> None:
+def test_concurrent_clients_violate_no_invariant(place: Place, race: type[Race]) -> None:
     raced = run(place, race(), CLIENTS, ROUNDS, SEED)
     assert raced.violations == []
-    # The clients did compete: some acts succeeded, others were refused.
+    # The clients competed: some attempts succeeded, others were refused.
     assert {end.partition(" ")[2] for end in raced.ends} >= ({"done"} if race is IdleRelease else {"done", "refused"})
     assert sum(raced.ends.values()) >= CLIENTS * ROUNDS
 
 
 def test_the_judges_see_violations(tmp_path: Path) -> None:
-    """Else a race that is not judged would pass too."""
+    """Otherwise a race without a check would pass too."""
     place = Place(tmp_path / "bookings.sqlite3")
     quotas, idle = Quotas(), IdleRelease()
     with closing(place.open("kim")) as store:

@@ -1,4 +1,4 @@
-"""Strangers who look for torch's store, which has no authentication, on a network other than the run's."""
+"""torch's store, which has no authentication, is not reachable on networks other than the run's."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ def archive(tmp_path: Path) -> Path:
 
 
 def trained(archive: Path, address: str) -> list[str]:
-    """Where the store of an only rank listens that is given this address. The script makes a second group afterwards.
-
-    Among several ranks, a script that does so at the same port can meet the store of the first group, as it can without
+    """Addresses on which the store of a single rank with this MASTER_ADDR listens. The script creates a second group
+    afterwards. With several ranks, such a script can reach the store of the first group on the same port, as without
     Torchyard.
     """
     contract = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
@@ -74,7 +73,7 @@ def trained(archive: Path, address: str) -> list[str]:
 
 @pytest.mark.train
 @pytest.mark.parametrize(("address", "listeners"), [("127.0.0.1", ["0100007F"]), ("::1", ["0" * 24 + "01000000"])])
-def test_a_store_listens_where_the_ranks_are_told_to_call(archive: Path, address: str, listeners: list[str]) -> None:
+def test_a_store_listens_on_the_address_that_ranks_get(archive: Path, address: str, listeners: list[str]) -> None:
     assert trained(archive, address) == listeners
 
 
@@ -92,7 +91,7 @@ def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
 def test_the_store_of_an_unmodified_script_is_on_the_data_address_alone(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
-    """After a restart too, when the port has been used before."""
+    """Also after a restart, when the port was used before."""
     desktop.use(lab3, python=sys.executable)  # imports torch itself
     file = topology(
         tmp_path / "program",

@@ -58,7 +58,7 @@ def test_secrets_of_a_foreign_run_are_those_that_the_user_names() -> None:
     assert allowed_secrets(foreign(INVENTED), ["AWS_SECRET_ACCESS_KEY", "OTHER"]) == ("AWS_SECRET_ACCESS_KEY",)
 
 
-def test_where_the_user_is_asked_secrets_hosts_and_command_of_a_foreign_run_are_named() -> None:
+def test_the_confirmation_names_secrets_hosts_and_command_of_a_foreign_run() -> None:
     question = confirm_foreign_secrets(foreign(INVENTED.replace("AWS_SECRET_ACCESS_KEY", "AWS_KEY, HF_TOKEN")))
 
     assert question is not None
@@ -72,7 +72,7 @@ def test_where_the_user_is_asked_secrets_hosts_and_command_of_a_foreign_run_are_
     assert confirm_foreign_secrets(EndedRun(**{**vars(foreign(INVENTED)), "reported_by": ""})) is None
 
 
-def test_a_record_of_an_older_version_does_not_tell_what_ran() -> None:
+def test_a_record_of_an_older_version_does_not_identify_the_code() -> None:
     assert not RunRecord("r", "n", "", "a", ("a",), "", "", topology=INVENTED).tells_what_ran
     assert RunRecord("r", "n", "", "a", ("a",), "", "", topology=INVENTED, snapshot=None).tells_what_ran
 
@@ -85,7 +85,7 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     record = runs / first.run_id / "run.json"
     secret = {"AWS_SECRET_ACCESS_KEY": "hush-hush-9d"}
 
-    # It answers for a real run with another topology.
+    # It answers with another topology for a real run.
     honest = record.read_text()
     rewrite(record, lambda data: data["record"].update(topology=INVENTED))
     changed = desktop.torchyard("runs", "restart", first.run_id, "-y", env=secret)
@@ -100,7 +100,7 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     assert "its code differs" in changed.stderr
     record.write_text(honest)
 
-    # It invents a run that is the newest, under a name that the user knows.
+    # It invents a newer run with a name that the user knows.
     invented = f"20991231-235959-{first.run_id.rpartition('-')[2]}"
     shutil.copytree(runs / first.run_id, runs / invented, symlinks=True)
 
@@ -119,7 +119,7 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     assert "this computer did not launch it" in answered.stderr
     assert not list(lab3["gpu-a"].home.rglob("stolen"))
 
-    # It names itself the primary of a run that it had no part in.
+    # It claims to be the primary of a run in which it had no part.
     listed = json.loads(desktop.torchyard("runs", "list", "--json").stdout)
     shutil.copytree(runs / first.run_id, lab3["gpu-c"].home / ".torchyard/hosts/gpu-c/runs" / first.run_id)
     rewrite(

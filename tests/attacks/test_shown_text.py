@@ -40,7 +40,7 @@ def test_nothing_that_a_command_prints_has_control_characters(capfd: pytest.Capt
 
 
 @pytest.mark.lab
-def test_what_a_program_says_of_itself_is_shown_and_does_nothing(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_text_of_a_program_is_shown_without_effect(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     text = """\
         pools: [{name: workers, role: worker, replicas: 1, hosts: [gpu-b]}]
         program: {script: train.py, max_restarts: 0}
@@ -55,4 +55,4 @@ def test_what_a_program_says_of_itself_is_shown_and_does_nothing(desktop: Deskto
         assert screen.read_to_the_end() == 0
     assert SHOWN in screen.everything
     assert not [sign for sign in HARMFUL if sign in screen.everything]
-    assert ATTACK in desktop.torchyard("runs", "logs", done.run_id).stdout  # not a terminal: as it was printed
+    assert ATTACK in desktop.torchyard("runs", "logs", done.run_id).stdout  # not a terminal: unchanged

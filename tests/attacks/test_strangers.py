@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
 from torchyard_agent.protocol.authenticated_transport import RefusedConnections
@@ -127,7 +127,7 @@ def test_silent_strangers_end_no_server_and_keep_no_caller_out(
     assert capfd.readouterr().err.count("was refused") <= 1
 
 
-def test_refusals_are_counted_and_said_once_a_minute() -> None:
+def test_refusals_are_counted_and_logged_once_a_minute() -> None:
     now = 100.0
     counted = RefusedConnections(lambda: now)
     said = [counted.note(f"{number}") for number in range(1000)]

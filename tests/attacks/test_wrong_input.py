@@ -18,9 +18,9 @@ from tests.attacks.parsers import (
     _link,
     _push,
     _questions,
-    journal_said,
+    answer_of_link,
+    follow_journal,
     kept_calendar,
-    link_says,
 )
 from torchyard_agent.daemon import audit
 from torchyard_agent.journal import JournalReader
@@ -42,7 +42,7 @@ from torchyard_roles.exchange.parameter_layout import Layout
 
 DEEP = "[" * 40_000
 ENDLESS = "1e999"
-"""JSON of a number that json.loads takes for infinity."""
+"""JSON of a number that json.loads reads as infinity."""
 
 
 def test_headers_of_the_exchange() -> None:
@@ -75,7 +75,7 @@ def test_a_fingerprint_that_is_none(text: str) -> None:
         ("TORCHYARD_REPLICA", "worker-" + "9" * 5000),
     ],
 )
-def test_a_variable_of_the_contract(name: str, value: str) -> None:
+def test_malformed_variables(name: str, value: str) -> None:
     with pytest.raises(EnvironmentProblem, match=name):
         read_environment({**ENVIRONMENT, name: value})
 
@@ -115,7 +115,7 @@ def test_questions_at_the_join_store() -> None:
     get = {"id": 4, "done": 1, "op": "get", "key": "a", "wait_s": 0}
     _questions([json.dumps({"id": 1, "done": 0, "op": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
     _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
-    _questions([json.dumps(get)] * 2)  # the timer of the first fell over the second
+    _questions([json.dumps(get)] * 2)  # regression: the timer of the first failed at the second
     _questions(["{"])
 
 
@@ -148,10 +148,10 @@ def test_a_time_before_all_years_is_no_time() -> None:
 
 
 @pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
-def test_what_a_host_saw_is_an_error_of_that_host(answer: Any) -> None:
-    """It ended the thread in which a desktop exchanges the calendar with all hosts."""
+def test_malformed_evidence_is_an_error_of_its_host(answer: Any) -> None:
+    """Regression: it ended the thread in which a desktop exchanges the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
-        link_says([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
+        answer_of_link([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_what_a_host_saw_is_an_error_of_that_host(answer: Any) -> None:
         *((4, "loss", "x"), (6, "timings", {"ended_s": "x"}), (6, "replicas", [1]), (0, "epoch", {})),
     ],
 )
-def test_a_journal_of_a_host_is_judged_as_it_comes(number: int, key: str, wrong: Any) -> None:
+def test_a_journal_of_a_host_is_validated_as_it_arrives(number: int, key: str, wrong: Any) -> None:
     assert find_mismatch(JOURNAL, NOTIFICATIONS["state"]) == ""
     said = copy.deepcopy(JOURNAL)
     said["entries"][number][key] = wrong
@@ -170,17 +170,17 @@ def test_a_journal_of_a_host_is_judged_as_it_comes(number: int, key: str, wrong:
 
 def test_a_host_that_does_not_say_why_a_keeper_is_gone() -> None:
     with pytest.raises(RunFailed, match="the keeper of run r on gpu-a is gone"):
-        journal_said({"run_id": "r", "entries": [], "alive": False, "died": None})
+        follow_journal({"run_id": "r", "entries": [], "alive": False, "died": None})
 
 
 def test_a_report_of_a_replica_with_no_number_shows_nothing() -> None:
     entry = {**JOURNAL["entries"][4], "replica": "worker-x"}
-    assert journal_said({**JOURNAL, "entries": [entry], "alive": True}) is None
+    assert follow_journal({**JOURNAL, "entries": [entry], "alive": True}) is None
 
 
 def test_a_message_with_no_name_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     faults: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", faults.append)
     said = [{"jsonrpc": "2.0", "method": []}, {"jsonrpc": "2.0", "id": 1, "result": {}}]
-    assert link_says(said, "bookings.evidence") == {}
+    assert answer_of_link(said, "bookings.evidence") == {}
     assert faults == []

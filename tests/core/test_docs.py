@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from tools import strategy_pictures
 
+from tests import REPOSITORY
 from tests.core.problem_codes import problem_codes
-from tests.lab.boot import REPOSITORY
 from torchyard_agent.daemon.rpc_methods import Methods
 from torchyard_agent.keeper.keeper import Keeper
 from torchyard_agent.keeper.timeouts import Timeouts

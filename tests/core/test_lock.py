@@ -8,7 +8,7 @@ import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 
 _ENTRY = re.compile(
     r"^([\w.-]+)(?:\[[\w,]+\])?==(\S+)(?: ; .*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n?)+)", re.M

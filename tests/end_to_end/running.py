@@ -75,7 +75,7 @@ def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
 
 
 def topology(folder: Path, text: str, **scripts: str) -> Path:
-    """A topology file in `folder`, with the given scripts (names with `_` for `.`) beside it."""
+    """Writes a topology file into `folder`, with the given scripts (names with `_` for `.`) beside it."""
     folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
         (folder / name.replace("_", ".")).write_text(textwrap.dedent(script))

@@ -66,7 +66,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # the other side has closed
+        except OSError:  # the other end is closed
             return False
         self._text += self._decoder.decode(data)
         return True

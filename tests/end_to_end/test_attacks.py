@@ -90,7 +90,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
     )
 
 
-def talk(host: LabHost, script: str, run_id: str = "") -> Any:
+def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
     """Runs a script on a host with a path of a socket; returns its output, parsed as JSON."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
@@ -105,7 +105,7 @@ def run_folders(lab: Lab) -> list[Path]:
     ("method", "answered"),
     [("run.prepare", False), ("run.join", False), ("run.start", False), ("run.start", True)],
 )
-def test_a_launch_taken_back_at_any_step_leaves_nothing(
+def test_a_launch_cancelled_at_any_step_leaves_nothing(
     desktop: Desktop, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, answered: bool
 ) -> None:
     home = Home(desktop.home)
@@ -135,13 +135,13 @@ def test_a_launch_taken_back_at_any_step_leaves_nothing(
     assert not run_folders(lab3)
 
 
-def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_killed_keeper_ends_all_of_its_host(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     following = desktop.start("run", on_three_hosts(tmp_path / "stray", WITH_A_STRAY, replicas=2), "--json")
     run_id = started(following, "run_submitted")["run_id"]
     started(following, state="running")
     wait_until(lambda: all("up" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
 
-    # At once: else the primary could miss its member before it dies.
+    # At once: otherwise the primary could miss its member before it is killed.
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(kill_keepers, [lab3["gpu-b"], lab3["gpu-a"]]))
     output, errors = following.communicate(timeout=60)
@@ -155,13 +155,13 @@ def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, l
     assert {replica["state"] for replica in shown["replicas"]} == {"lost"}
 
 
-def test_a_fresh_daemon_survives_nonsense_as_its_first_word(desktop: Desktop, lab3: Lab) -> None:
+def test_a_new_daemon_survives_garbage_as_first_message(desktop: Desktop, lab3: Lab) -> None:
     assert desktop.torchyard("deploy").returncode == 0
 
-    assert talk(lab3["gpu-a"], NONSENSE + "\nprint(json.dumps(ask('hello')))")["node"] == "gpu-a"
+    assert run_script(lab3["gpu-a"], NONSENSE + "\nprint(json.dumps(ask('hello')))")["node"] == "gpu-a"
 
 
-def test_every_byte_of_a_log_comes_once(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_every_byte_of_a_log_arrives_once(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = on_three_hosts(tmp_path / "writing", WRITING, replicas=1)
     run_id = desktop.torchyard("run", file, "--detach").stdout.strip()
 
@@ -183,7 +183,7 @@ def test_every_byte_of_a_log_comes_once(desktop: Desktop, lab3: Lab, tmp_path: P
     assert read.stdout.decode() == text
 
 
-def test_names_that_are_no_utf_8_are_sent(desktop: Desktop, tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf_8_are_sent(desktop: Desktop, tmp_path: Path) -> None:
     folder = desktop.user_home / "odd"
     listing = "import os; print(sorted(map(os.fsencode, os.listdir('.'))))"
     file = on_three_hosts(folder, listing, "workdir: ~/odd", replicas=1)
@@ -205,7 +205,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
 
     for process in stopping:
         output, errors = process.communicate(timeout=60)
-        # Later requests are told that the run is over.
+        # Later requests fail, because the run has ended.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)
@@ -229,9 +229,7 @@ def test_ctrl_c_held_down_ends_the_run_once(desktop: Desktop, lab3: Lab, tmp_pat
     assert not run_folders(lab3)
 
 
-def test_a_reader_who_has_enough_ends_the_following_and_not_the_run(
-    desktop: Desktop, lab3: Lab, tmp_path: Path
-) -> None:
+def test_a_closed_pipe_ends_the_command_and_not_the_run(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     talking = (
         "import itertools, time\nfor number in itertools.count():\n    print(number, flush=True)\n    time.sleep(0.05)"
     )
@@ -240,7 +238,7 @@ def test_a_reader_who_has_enough_ends_the_following_and_not_the_run(
     assert following.stderr is not None
     assert following.stdout.readline() == "worker-0 | 0\n"
 
-    following.stdout.close()  # as `| head -1` does
+    following.stdout.close()  # like `| head -1`
 
     assert following.wait(30) == 1
     said = following.stderr.read()

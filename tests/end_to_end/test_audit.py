@@ -40,11 +40,11 @@ def audit_of(host: LabHost) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def told(acts: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+def attributions(acts: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(act["what"], act["by"], act["from"]) for act in acts]
 
 
-def test_one_launches_and_another_stops(
+def test_the_users_who_launch_and_stop_are_recorded(
     desktop: Desktop, make_desktop: Callable[..., Desktop], lab3: Lab, tmp_path: Path
 ) -> None:
     other = make_desktop(lab3)
@@ -55,17 +55,17 @@ def test_one_launches_and_another_stops(
 
     assert json.loads(stopped.stdout)["reason"] == f"stopped by lee@{HERE}"
     asked = [event for event in journal_of(lab3["gpu-a"], run_id) if event["event"] == "asked"]
-    assert told(asked) == [("launch", "kim", HERE), ("stop", "lee", HERE)]
+    assert attributions(asked) == [("launch", "kim", HERE), ("stop", "lee", HERE)]
     assert [(event["uid"], event.get("force")) for event in asked] == [(0, None), (0, True)]
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
-    assert told(shown["asked"]) == told(asked)
+    assert attributions(shown["asked"]) == attributions(asked)
     assert shown["launched_from"] == f"kim@{HERE}"
-    for_people = desktop.torchyard("runs", "show", run_id).stdout
-    assert f"from kim@{HERE}" in for_people
-    assert f"by lee@{HERE}" in for_people
+    as_text = desktop.torchyard("runs", "show", run_id).stdout
+    assert f"from kim@{HERE}" in as_text
+    assert f"by lee@{HERE}" in as_text
 
 
-def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab3: Lab) -> None:
+def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Desktop, lab3: Lab) -> None:
     host = lab3["gpu-a"]
     assert desktop.torchyard("deploy", "gpu-a", env=KIM).returncode == 0
     [deployed] = audit_of(host)
@@ -78,12 +78,12 @@ def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab
     assert desktop.torchyard("deploy", "gpu-a", env=KIM).returncode == 0
 
     with linked(desktop, "gpu-a") as link:
-        link.call("host.facts")  # not the first contact any more: the daemon at work notes it too
+        link.call("host.facts")  # not the first contact any more: the running daemon records it too
         acts = link.call("audit.read", {"last": 50})
         assert acts == audit_of(host)
-        assert told(acts) == [("deploy", "kim", HERE), ("retire", "lee", "tower"), ("start", "kim", HERE)]
+        assert attributions(acts) == [("deploy", "kim", HERE), ("retire", "lee", "tower"), ("start", "kim", HERE)]
         link.call("retire", {"by": "kim@laptop"})
-    wait_until(lambda: told(audit_of(host))[-1] == ("retire", "kim", "laptop"))
+    wait_until(lambda: attributions(audit_of(host))[-1] == ("retire", "kim", "laptop"))
 
     # One table by time.
     assert desktop.torchyard("deploy", "gpu-b", env=LEE).returncode == 0
@@ -92,7 +92,7 @@ def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab
     assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
         ["gpu-a", "agent sent away", "kim@laptop", "-"],
         ["gpu-b", "agent put there", f"lee@{HERE}", __version__],
-        ["gpu-a", "agent started again", f"lee@{HERE}", __version__],  # it had to be, to tell
+        ["gpu-a", "agent started again", f"lee@{HERE}", __version__],  # it had to start to answer
     ]
     lab3["gpu-a"].stop_sshd()
     silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")
@@ -107,10 +107,10 @@ def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab
     nothing = desktop.torchyard("hosts", "audit", "gpu-a")
     assert (nothing.returncode, nothing.stdout.count("\n")) == (0, 1), nothing
     assert "agent on gpu-a" in nothing.stderr
-    assert audit_of(host) == []  # nothing was put there
+    assert audit_of(host) == []  # nothing was installed there
 
 
-def test_a_removed_run_and_one_that_was_taken_back_stay_told(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_removed_and_cancelled_runs_stay_in_the_audit(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = topology(tmp_path / "long", SLEEPS)
     submitted = desktop.torchyard("run", file, "--detach", "--json", env=KIM)
     run_id = json.loads(submitted.stdout.splitlines()[-1])["run_id"]
@@ -120,11 +120,11 @@ def test_a_removed_run_and_one_that_was_taken_back_stay_told(desktop: Desktop, l
     with linked(desktop, "gpu-a") as link:
         link.call("run.remove", {"run_id": run_id, "by": "lee@tower"})
     known = audit_of(lab3["gpu-a"])
-    assert told(known) == [("deploy", "kim", HERE), ("undeploy", "lee", HERE), ("remove", "lee", "tower")]
+    assert attributions(known) == [("deploy", "kim", HERE), ("undeploy", "lee", HERE), ("remove", "lee", "tower")]
     assert (known[1]["refused"], known[2]["run_id"]) == ("run_alive", run_id)
 
 
-def test_a_launch_that_is_taken_back_is_told(desktop: Desktop, lab3: Lab) -> None:
+def test_a_cancelled_launch_is_recorded(desktop: Desktop, lab3: Lab) -> None:
     with linked(desktop, "gpu-a", install=True) as link:
         wanted = {"run_id": "run-1", "name": "test", "host": "gpu-a", "secret": "5e" * 32, "snapshot": None, "gpus": []}
         where = {"ports": 1, "port_range": None, "data_address": None, "interface": None, "towards": None}
@@ -132,7 +132,7 @@ def test_a_launch_that_is_taken_back_is_told(desktop: Desktop, lab3: Lab) -> Non
         link.call("run.prepare", {**wanted, **where, "record": record, "archive": link.archive})
         link.call("run.abort", {"run_id": "run-1", "by": "kim@laptop"})
         last = link.call("audit.read", {"last": 1})
-    assert told(last) == [("take_back", "kim", "laptop")]
+    assert attributions(last) == [("take_back", "kim", "laptop")]
     assert last[0]["run_id"] == "run-1"
 
 

@@ -33,14 +33,14 @@ TORCH = """
 
 
 def refused(outcome: Outcome, code: int, *said: str) -> None:
-    """Asserts the exit code, that the message contains all of `said`, and that it has a hint."""
+    """Asserts the exit code, that the message contains all texts in `said`, and that it has a hint."""
     assert outcome.code == code, (outcome.code, outcome.stderr)
     sentence = " ".join([outcome.error["message"], outcome.error["hint"]])
     for words in said:
         assert re.search(words, sentence), sentence
     assert outcome.error["hint"]
     for part in (outcome.error["message"], outcome.error["hint"]):
-        # Advised commands can be copied from either: they have the options that this one was given.
+        # Proposed commands can be copied from either: they contain the options of this one.
         assert words_of(part) in words_of(outcome.stderr)
     assert not outcome.of("run_submitted")
 
@@ -78,7 +78,7 @@ def test_a_wrong_document_touches_no_host(
     assert not any((host.home / ".torchyard").exists() for host in lab3.hosts)
 
 
-def test_a_file_that_is_not_there(desktop: Desktop, tmp_path: Path) -> None:
+def test_a_missing_file(desktop: Desktop, tmp_path: Path) -> None:
     refused(run(desktop, tmp_path / "nothing.yaml"), 2, "nothing.yaml")
 
 
@@ -156,7 +156,7 @@ def test_no_torch(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     wait_until(lambda: not programs_on(lab3))
 
 
-def test_a_python_that_is_not_there(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_missing_python(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     desktop.use(lab3, python="/opt/nothing/bin/python")
 
     outcome = run(desktop, topology(tmp_path / "pythonless", TORCH, train_py="print()"))
@@ -164,7 +164,7 @@ def test_a_python_that_is_not_there(desktop: Desktop, lab3: Lab, tmp_path: Path)
     refused(outcome, 1, "/opt/nothing/bin/python on gpu-a")
 
 
-def test_a_program_that_is_not_there(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_missing_program(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     outcome = run(desktop, topology(tmp_path / "missing", ON_ONE.replace("sleep", "no-such-program")))
 
     assert outcome.code == 1
@@ -178,7 +178,7 @@ def test_a_secret_that_is_not_set(desktop: Desktop, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 500, "two\nlines", "\x1b[31mred", ""])
-def test_a_name_that_would_wreck_every_list(desktop: Desktop, tmp_path: Path, name: str) -> None:
+def test_a_name_with_control_characters(desktop: Desktop, tmp_path: Path, name: str) -> None:
     refused(run(desktop, topology(tmp_path / "name", ON_ONE), "--name", name), 2, "--name must have 1 to 100 printable")
 
 
@@ -190,7 +190,7 @@ def test_a_full_disk(lab3: Lab, desktop: Desktop, tmp_path: Path) -> None:
         refused(run(desktop, topology(tmp_path / "full", ON_ONE)), 3, "gpu-a", "No space left", "room")
     finally:
         for _, argv in host.processes():
-            assert argv  # nothing of ours holds the mount
+            assert argv  # no process of ours uses the mount
         host.exec(["umount", "-l", "/root/.torchyard"], check=True)
 
 

@@ -34,7 +34,7 @@ def kim_and_lee(gpu_lab: Lab, make_desktop: Callable[..., Desktop], calendar: st
         desktop = make_desktop(gpu_lab, python=None)
         (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: {person}\n")
         desktops.append(desktop)
-    torchyard(desktops[0], "hosts", "check", code=1)  # no torch there, which is no matter here
+    torchyard(desktops[0], "hosts", "check", code=1)  # the tests need no torch
     return desktops[0], desktops[1]
 
 
@@ -46,7 +46,7 @@ def store(calendar: str) -> Iterator[BookingStore]:
 
 
 def topology(folder: Path, *, hosts: tuple[str, ...] = ("gpu-a",), gpus: int = 1, says: str = "print('done')") -> Path:
-    """A worker on each host, which takes `gpus` GPUs and runs `says`."""
+    """Writes a topology with a worker on each host, which uses `gpus` GPUs and runs `says`."""
     folder.mkdir(exist_ok=True)
     (folder / "work.py").write_text(f"import os, time\n{says}\n")
     pools = "".join(
@@ -64,7 +64,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_owner_and_end(
+def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
     kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, gpu_lab: Lab
 ) -> None:
     kim, lee = kim_and_lee
@@ -75,10 +75,10 @@ def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_own
 
     assert "is booked by kim ('digits')" in refused
     assert "--book" in refused
-    # What is proposed is this command at another time, with the quotes that it takes.
+    # The proposal is this command at another time, properly quoted.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
-    assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent, nothing begun
-    # The owner's own run takes exactly the booked GPUs, and the booking stays the owner's.
+    assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent or started
+    # The owner's run gets exactly the booked GPUs, and the booking stays.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
     assert done[-1]["state"] == "succeeded"
     (line,) = [event["message"] for event in done if event["event"] == "check" and event["name"] == "booking"]
@@ -88,7 +88,7 @@ def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_own
     torchyard(lee, "run", topology(tmp_path / "run"))
 
 
-def test_a_run_goes_to_gpus_that_nobody_has_booked(kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path) -> None:
+def test_a_run_is_placed_on_gpus_without_a_booking(kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path) -> None:
     kim, lee = kim_and_lee
     torchyard(kim, "book", "gpu-a:0", "--to", "+3h")
     says = "print('on', os.environ['CUDA_VISIBLE_DEVICES'])"
@@ -96,7 +96,7 @@ def test_a_run_goes_to_gpus_that_nobody_has_booked(kim_and_lee: tuple[Desktop, D
     assert "on GPU-gpu-a-1" in shown.stdout
 
 
-def test_gpus_of_several_hosts_are_taken_only_with_a_booking_which_ends_with_the_run(
+def test_gpus_of_several_hosts_need_a_booking_which_ends_with_the_run(
     kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore
 ) -> None:
     kim, _ = kim_and_lee
@@ -127,7 +127,7 @@ def test_after_a_failure_the_gpus_are_kept_for_half_an_hour(
     now = datetime.now(UTC)
     (booking,) = store.bookings(now, now + timedelta(minutes=1), live=True)
     assert timedelta(minutes=28) < booking.end - now < timedelta(minutes=31)
-    # Who tries again is given the same GPUs.
+    # A second attempt gets the same GPUs.
     done = events(torchyard(kim, "run", topology(tmp_path / "run"), "--json").stdout)
     assert any("in your booking" in event.get("message", "") for event in done)
 
@@ -143,12 +143,12 @@ def test_a_launch_that_fails_gives_its_booking_back(
     assert store.bookings(now, now + timedelta(hours=4), live=True) == ()
 
 
-def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
+def test_a_scheduled_run_starts_without_a_desktop(
     kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore, gpu_lab: Lab
 ) -> None:
     kim, lee = kim_and_lee
     file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(600)")
-    # In some seconds. A launch is through within one; where it takes longer than this, the run begins as soon as it is.
+    # In some seconds. A launch takes one; if it takes longer than this, the run begins right after it.
     done = torchyard(kim, "run", file, "--at", "+0.07m", "--book", "1h", "--detach")
     run_id = done.stdout.strip()
     assert re.search(r"^It starts at (\w+ \d+ \w+ )?\d\d:\d\d by itself", done.stderr, re.MULTILINE)
@@ -165,7 +165,7 @@ def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
     assert store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1), live=True) == ()
 
 
-def test_status_says_what_is_free_and_who_has_booked_what(kim_and_lee: tuple[Desktop, Desktop]) -> None:
+def test_status_shows_free_gpus_and_bookings(kim_and_lee: tuple[Desktop, Desktop]) -> None:
     kim, lee = kim_and_lee
     torchyard(kim, "book", "gpu-a:0", "--to", "+3h", "--title", "digits")
     shown = torchyard(lee, "status").stdout
@@ -177,7 +177,7 @@ def test_status_says_what_is_free_and_who_has_booked_what(kim_and_lee: tuple[Des
     assert hosts["gpu-a"][0]["booked"]["owner"] == "kim"
 
 
-def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_books_nothing(
+def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_nothing(
     gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path
 ) -> None:
     alone, both = topology(tmp_path / "alone", hosts=("gpu-b",)), topology(tmp_path / "both", hosts=HOSTS)
@@ -187,24 +187,24 @@ def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_boo
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy: it has booked
+        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy, because it has booked
         server.stop()
 
         shown = torchyard(kim, "status")
         assert "kim until" in shown.stdout
         assert "Free now: 2 of 4 GPUs" in shown.stdout
         assert "as of " in shown.stderr
-        # Kim's booking is known, and nothing says that it was let go since.
+        # Kim's booking is known, and may not have been released since.
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # GPUs without a booking may be taken by now: the run starts with a warning.
+        # GPUs without a booking may be booked by now: the run starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
         assert (line["ok"], line["warning"]) == (True, True)
         assert "others may have booked gpu-b:0 since" in line["message"]
-        # One's own booking holds as before; what would have to be booked is not begun.
+        # An own booking is valid as before; a run that needs a new booking does not start.
         assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
         runs = {run["run_id"] for run in answer(kim, "runs", "list")}
         for wanted in (["run", alone, "--book", "1h"], ["run", both, "-y"]):

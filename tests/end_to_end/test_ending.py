@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
-STUBBORN = """
+IGNORES_SIGTERM = """
     import os, signal, subprocess, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.fork() == 0:
@@ -27,7 +27,7 @@ STUBBORN = """
     print("up", flush=True)
     time.sleep(600)
 """
-COUNTING_UNTIL_TOLD = """
+COUNTING = """
     import os, time
     number = 0
     while not os.path.exists(os.path.expanduser("~/enough")):
@@ -54,7 +54,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "") -> Path:
 
 
 def test_stop_leaves_no_process(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
-    file = on_three_hosts(tmp_path / "stubborn", STUBBORN, "stop_grace_s: 1")
+    file = on_three_hosts(tmp_path / "stubborn", IGNORES_SIGTERM, "stop_grace_s: 1")
     detached = desktop.torchyard("run", file, "--detach")
     assert detached.returncode == 0, detached.stderr
     run_id = detached.stdout.strip()
@@ -70,8 +70,8 @@ def test_stop_leaves_no_process(desktop: Desktop, lab3: Lab, tmp_path: Path) -> 
     assert {replica["state"] for replica in shown["replicas"]} == {"stopped"}
 
 
-def test_a_command_line_killed_in_mid_run_is_not_missed(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
-    following = desktop.start("run", on_three_hosts(tmp_path / "counting", COUNTING_UNTIL_TOLD), "--json")
+def test_a_run_does_not_depend_on_a_killed_command(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    following = desktop.start("run", on_three_hosts(tmp_path / "counting", COUNTING), "--json")
     run_id = started(following, "run_submitted")["run_id"]
     started(following, state="running")
     following.kill()
@@ -107,9 +107,7 @@ def test_another_desktop_sees_and_stops_the_run(desktop: Desktop, make_desktop, 
     wait_until(lambda: not programs_on(lab3))
 
 
-def test_ctrl_c_while_following_stops_the_run_where_nobody_can_be_asked(
-    desktop: Desktop, lab3: Lab, tmp_path: Path
-) -> None:
+def test_ctrl_c_while_following_stops_the_run_without_a_terminal(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     following = desktop.start("run", on_three_hosts(tmp_path / "long", "import time; time.sleep(600)"), "--json")
     started(following, state="running")
 
@@ -123,7 +121,7 @@ def test_ctrl_c_while_following_stops_the_run_where_nobody_can_be_asked(
 
 def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "large"
-    file = on_three_hosts(folder, COUNTING_UNTIL_TOLD)
+    file = on_three_hosts(folder, COUNTING)
     for number in range(8):
         (folder / f"data-{number}").write_bytes(bytes([number]) * 8_000_000)
     lab3.hosts[0].shape("20mbit")
@@ -167,7 +165,7 @@ def test_a_replica_that_fails_ends_the_run_with_its_cause(desktop: Desktop, lab3
     wait_until(lambda: not programs_on(lab3))
 
 
-def test_a_replica_that_is_killed_says_so(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_killed_replica_is_reported_with_its_signal(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     script = """
         import os, signal, time
         if os.environ["TORCHYARD_REPLICA"] == "worker-2":
@@ -182,7 +180,7 @@ def test_a_replica_that_is_killed_says_so(desktop: Desktop, lab3: Lab, tmp_path:
     wait_until(lambda: not programs_on(lab3))
 
 
-def test_outputs_come_home(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_outputs_are_downloaded(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     script = """
         import os, pathlib
         name = os.environ["TORCHYARD_REPLICA"]
@@ -202,7 +200,7 @@ def test_outputs_come_home(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
         assert not (tmp_path / "home" / host / "work" / "script.py").exists()
 
 
-def test_replicas_on_one_host_have_folders_of_their_own_and_are_warned_of_the_one_they_share(
+def test_replicas_on_one_host_have_separate_outputs_and_a_warning_about_their_working_folder(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     script = """

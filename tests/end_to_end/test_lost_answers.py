@@ -54,12 +54,12 @@ def store(calendar: str) -> Iterator[BookingStore]:
 def of_kim(desktop: Desktop, calendar: str) -> Desktop:
     """One of Kim's computers."""
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: kim\n")
-    torchyard(desktop, "hosts", "check", code=1)  # no torch there, which is no matter here
+    torchyard(desktop, "hosts", "check", code=1)  # the tests need no torch
     return desktop
 
 
 def sleeping(folder: Path, *hosts: str) -> Path:
-    """A topology with a worker on a GPU of each host, which sleeps."""
+    """Writes a topology with a sleeping worker on a GPU of each host."""
     pools = "".join(
         f"  - {{name: on-{host}, role: worker, replicas: 1, gpus: 1, hosts: [{host}]}}\n" for host in hosts or ["gpu-a"]
     )
@@ -73,7 +73,7 @@ def live(store: BookingStore) -> tuple[Booking, ...]:
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """`run FILE --book 4h --detach` in this process, so that a test can patch its links."""
+    """Runs `run FILE --book 4h --detach` in this process, so that a test can patch its links."""
     home = Home(desktop.home)
     chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)
@@ -87,8 +87,8 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 
 
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
-    """`Link.call`, but that the host hangs up as its keeper begins the run, just before the answer is read; or, where
-    it is not even `asked`, before. It can then be reached again only with `back`."""
+    """`Link.call` whose host disconnects when its keeper begins the run, just before the answer is read, or without
+    `asked` before the request. The host is reachable again only with `back`."""
     call = DaemonClient.call
 
     def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
@@ -105,7 +105,7 @@ def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable
     return calling
 
 
-def test_a_start_whose_answer_is_lost_is_taken_back_where_the_host_can_be_reached_again(
+def test_a_start_without_an_answer_is_cancelled_if_the_host_is_reachable_again(
     kim: Desktop,
     tmp_path: Path,
     store: BookingStore,
@@ -127,7 +127,7 @@ def test_a_start_whose_answer_is_lost_is_taken_back_where_the_host_can_be_reache
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_start_whose_answer_is_lost_keeps_its_booking_until_the_host_says_what_became_of_it(
+def test_a_start_without_an_answer_keeps_its_booking_until_the_host_reports_its_state(
     kim: Desktop,
     tmp_path: Path,
     store: BookingStore,
@@ -166,7 +166,7 @@ def test_a_start_whose_answer_is_lost_keeps_its_booking_until_the_host_says_what
     assert live(store) == ()
 
 
-def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to_have_left_nothing(
+def test_a_cancelled_start_on_a_slow_host_is_not_reported_as_undone(
     kim: Desktop,
     tmp_path: Path,
     store: BookingStore,
@@ -202,7 +202,7 @@ def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to
     assert live(store) == ()
 
 
-def test_a_host_that_lost_its_part_of_a_run_does_not_end_the_booking_of_what_goes_on(
+def test_a_host_that_lost_its_part_of_a_live_run_does_not_end_the_booking(
     kim: Desktop,
     make_desktop: Callable[..., Desktop],
     tmp_path: Path,

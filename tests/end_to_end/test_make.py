@@ -20,7 +20,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def somebody(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+def new_user(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """Runs programs with an empty home and no display, and ends their processes afterwards."""
     hidden = ("DISPLAY", "WAYLAND_DISPLAY", "TORCHYARD_HOME", "XDG_DATA_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
     own = {name: value for name, value in os.environ.items() if name not in hidden} | {"HOME": str(tmp_path)}
@@ -36,12 +36,12 @@ def somebody(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProce
 
 
 def test_make_run_trains_the_example_here_and_its_setup_costs_nothing_the_second_time(
-    somebody: Callable[..., subprocess.CompletedProcess[str]],
+    new_user: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    setup = somebody("make", "setup")
+    setup = new_user("make", "setup")
     assert setup.returncode == 0
     assert "Nothing to be done" in setup.stdout
-    outcome = somebody("make", "run")
+    outcome = new_user("make", "run")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert "accuracy" in outcome.stdout
     assert "succeeded" in outcome.stdout

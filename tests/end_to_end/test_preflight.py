@@ -15,7 +15,7 @@ import pytest
 from tests.agent.fake_nvml import FakeGpu, write_gpus
 from tests.end_to_end.running import Event, Outcome, programs_on, run, started, topology
 from tests.lab import Desktop, Lab, LabHost
-from tests.lab.gpus import give_gpus
+from tests.lab.hosts.gpus import give_gpus
 from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until
 
@@ -104,7 +104,7 @@ def program(host: LabHost, *argv: str) -> Iterator[int]:
         process.communicate(timeout=60)
 
 
-def test_hosts_that_are_well_get_a_green_line_for_everything(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_hosts_without_problems_get_only_green_lines(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     outcome = succeeded(run(desktop, topology(tmp_path / "well", ON_TWO)))
 
     names = {"host", "disk", "clock", "limits", "leftovers", "bandwidth", "network"}
@@ -138,7 +138,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 
     assert outcome.code == 1
     red = [event for event in checks(outcome, "network") if not event["ok"]]
-    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}  # both ways are told
+    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}  # both directions are reported
     assert f"gpu-a does not reach gpu-b at {b.address} port" in outcome.error["message"]
     assert "firewall of gpu-b" in outcome.error["hint"]
     assert "`data_address` of gpu-b" in outcome.error["hint"]
@@ -149,7 +149,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     for host in lab3.hosts:
         host.shape("200mbit")
-        # What is started by a login measures at every moment, however busy the machine is.
+        # Agents started by a login measure at any time, however busy the machine is.
         host.exec(["sh", "-c", "renice -n -10 -p $(pgrep -x sshd)"], check=True)
     desktop.bandwidths.unlink()
     file = topology(tmp_path / "slow", ON_TWO)
@@ -160,7 +160,7 @@ def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Deskt
 
     [line] = checks(first, "bandwidth")
     figure = float(line["message"].removeprefix("gpu-a ↔ gpu-b ").removesuffix(" Mbit/s"))
-    assert 100 < figure < 280  # it counts from its second tenth on, when TCP may have a tenth in its buffers
+    assert 100 < figure < 280  # measured from its second tenth on, when TCP may have a tenth in its buffers
     assert checks(second, "bandwidth")[0]["message"] == line["message"]
     assert lab3["gpu-a"].bytes_received - before < 1_000_000
 
@@ -181,7 +181,7 @@ def test_a_busy_link_is_not_measured_and_an_old_figure_is_called_old(
     assert json.loads(desktop.bandwidths.read_text()) == known
 
 
-def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_leftovers_of_an_earlier_run_are_ended_and_reported(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
     text = TORCH.replace("{script: train.py}", "{launcher: command, command: [python3, stray.py]}")
     process = desktop.start("run", topology(tmp_path / "stray", text, stray_py=WITH_A_STRAY), "--json")
@@ -190,7 +190,7 @@ def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab,
     wait_until(lambda: sum("sleep(600)" in line for line in programs_on(lab3)) >= 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The daemon first, so that nothing cleans up after the keeper.
+    # The daemon first, so that it cannot clean up after the keeper.
     for pattern in (["-x", "torchyard-agent"], ["-f", "torchyard_agent.keeper.main"]):
         pids = host.exec(["pgrep", *pattern], check=True).stdout.split()
         host.exec(["sh", "-c", f"kill -KILL {' '.join(pids)}"], check=True)
@@ -244,7 +244,7 @@ def test_gpus_that_have_had_errors(lab: LabFactory, make_desktop: MakeDesktop, t
     assert "Choose another GPU" in refused.error["hint"]
 
 
-def test_a_gpu_that_somebody_uses_is_told_with_whom(lab: LabFactory, make_desktop: MakeDesktop, tmp_path: Path) -> None:
+def test_a_gpu_in_use_is_reported_with_its_user(lab: LabFactory, make_desktop: MakeDesktop, tmp_path: Path) -> None:
     hosts = lab(1)
     desktop = make_desktop(hosts)
     with program(hosts["gpu-a"], "sh", "-c", "echo $$; exec sleep 600") as pid:

@@ -67,7 +67,7 @@ def restarted(desktop: Desktop, run_id: str, *options: str) -> Outcome:
     return Outcome(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
 
 
-def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     chief, peer, scorer = lab3.hosts
     file = topology(tmp_path / "program", POOLS, train_py=SCRIPT)
     following = desktop.start("run", file, "--json", env=TOKEN)
@@ -75,12 +75,12 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     started(following, "run_state", state="running")
     names = [f"step-{step:012d}" for step in (1, 2, 3)]
 
-    # It still goes on.
+    # It is still running.
     refused = desktop.torchyard("runs", "restart", run_id, env=TOKEN)
     assert refused.returncode == 1
     assert f"run {run_id} is still running on gpu-a" in refused.stderr
 
-    # Each reaches the evaluator and the peer; the newest two stay there.
+    # Each is copied to the evaluator and the peer, which keep the newest two.
     for step, name in enumerate(names, 1):
         (chief.home / f"save-{step}").touch()
         wait_until(lambda name=name: name in checkpoints(scorer, run_id) and name in checkpoints(peer, run_id))
@@ -91,13 +91,13 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     following.communicate(timeout=60)
     assert following.returncode == 0
 
-    # Nothing of them is lost or doubled on the way home: each once, from the chief's host.
+    # Each is downloaded exactly once, from the chief's host.
     fetched = desktop.torchyard("runs", "fetch", run_id, "*/checkpoints/*").stdout.split()
     assert sorted(fetched) == [
         f"{run_id}/gpu-a/outputs/checkpoints/{name}/{one}" for name in names for one in ("checkpoint.json", "model.pt")
     ]
 
-    # The file has changed since; what goes on is what was run.
+    # The file has changed since; the old topology is restarted.
     (file.parent / "train.py").write_text("raise SystemExit(9)")
     again = restarted(desktop, run_id)
     assert again.ended["state"] == "succeeded"
@@ -108,7 +108,7 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     assert shown["restarted_from"] == run_id
     assert f"goes on from {run_id}" in desktop.torchyard("runs", "show", again.run_id).stdout
 
-    # The chief's host has lost its copies and the code: both come from the others before it starts.
+    # The chief's host has lost its copies and the code: both are copied from the others before it starts.
     shutil.rmtree(folder_on(chief, again.run_id) / "outputs" / "checkpoints")
     shutil.rmtree(chief.home / ".torchyard" / "store" / "snapshots")
     third = restarted(desktop, again.run_id)
@@ -117,7 +117,7 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     assert checkpoints(chief, third.run_id) == names[2:]
 
 
-def test_a_run_without_a_checkpoint_begins_again_and_says_so(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_starts_over_and_reports_it(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = topology(
         tmp_path / "program",
         "pools: [{name: workers, role: worker, replicas: 1, hosts: [gpu-b]}]\nprogram: {script: train.py}\n",

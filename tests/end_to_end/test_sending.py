@@ -34,7 +34,7 @@ A_PART, THEN_SLOWLY = "6mb", "2mbit"
 
 
 def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
-    """A topology whose ranks print code.txt, with `size` random bytes in data.bin beside it."""
+    """Writes a topology whose ranks print code.txt, with `size` random bytes in data.bin beside it."""
     file = topology(folder, CAT % replicas, code_txt="first\n")
     if size:
         (folder / "data.bin").write_bytes(random.Random(7).randbytes(size))
@@ -42,7 +42,7 @@ def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
 
 
 def folder_with_many(folder: Path) -> Path:
-    """A topology for one rank, with files whose upload takes minutes over a slow link."""
+    """Writes a topology for one rank, with files whose upload takes minutes over a slow link."""
     file = folder_with(folder, 1)
     for number in range(MANY):
         (folder / f"data-{number}.bin").write_bytes(random.Random(number).randbytes(MB))
@@ -74,8 +74,8 @@ def received(hosts: list[LabHost]) -> int:
     return sum(host.bytes_received for host in hosts)
 
 
-def sending_to(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
-    """A launch that has sent a part of the folder, and the part."""
+def started_upload(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
+    """Starts a launch and waits until it has sent a part of the folder; returns both."""
     process = desktop.start("run", file, "--json")
     for event in events_of(process):
         if event.get("event") == "progress" and 0 < event["done"] < event["total"]:
@@ -97,7 +97,7 @@ def test_a_folder_that_has_not_changed_is_not_sent_again(desktop: Desktop, lab3:
     assert sent[0] > 3 * 6 * MB
     assert sent[1] == 0
     assert sent[2] == 3 * len("second\n")
-    assert unchanged < MB  # of 18 MB: what the conversation itself takes
+    assert unchanged < MB  # of 18 MB: the protocol's own messages
 
 
 def test_each_run_keeps_the_code_that_it_ran(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_hosts_that_share_a_home_get_it_once(lab: LabFactory, make_desktop: Make
     assert desktop.torchyard("deploy").returncode == 0
     file = folder_with(tmp_path / "work", 3, 8 * MB)
     for host in hosts.hosts:
-        host.shape("100mbit")  # all three are asked before the first is through
+        host.shape("100mbit")  # all three are asked before the first has finished
     before = received(hosts.hosts)
 
     outcome = succeeded(run(desktop, file))
@@ -154,15 +154,13 @@ def test_two_launches_at_once_into_one_shared_home(lab: LabFactory, make_desktop
     assert totals < 1.1 * 8 * MB
 
 
-def test_a_connection_that_breaks_is_made_anew_and_the_rest_is_sent(
-    desktop: Desktop, lab3: Lab, tmp_path: Path
-) -> None:
+def test_a_broken_connection_is_restored_and_the_rest_is_sent(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
     file = folder_with_many(tmp_path / "work")
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
     host.shape(THEN_SLOWLY, A_PART)
 
-    process, begun = sending_to(desktop, file)
+    process, begun = started_upload(desktop, file)
     wait_until(lambda: whole(host))
     host.stop_sshd(sessions=True)
     host.unshape()
@@ -171,7 +169,7 @@ def test_a_connection_that_breaks_is_made_anew_and_the_rest_is_sent(
 
     assert events[-1]["state"] == "succeeded", events[-1]
     again = [event for event in events if event.get("event") == "progress"]
-    assert again[-1]["total"] < begun["total"]  # what had arrived was not sent twice
+    assert again[-1]["total"] < begun["total"]  # received data were not sent twice
     assert not parts(host)
 
 
@@ -181,7 +179,7 @@ def test_an_ssh_server_that_is_gone_while_code_is_sent(desktop: Desktop, lab3: L
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
     host.shape(THEN_SLOWLY, A_PART)
 
-    process, _ = sending_to(desktop, file)
+    process, _ = started_upload(desktop, file)
     wait_until(lambda: whole(host))
     host.stop_sshd(sessions=True)
     stdout, stderr = process.communicate(timeout=60)
@@ -207,17 +205,17 @@ def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tm
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
     host.shape(THEN_SLOWLY, A_PART)
 
-    process, _ = sending_to(desktop, file)
+    process, _ = started_upload(desktop, file)
     wait_until(lambda: parts(host))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    host.unshape()  # what the kernel has taken from it is sent all the same
+    host.unshape()  # data in the kernel's buffers are still sent
 
     wait_until(lambda: not parts(host) and not list((store(host) / "sending").iterdir()))
     succeeded(run(desktop, file))
 
 
-def test_a_large_file_is_asked_about_first(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_a_large_file_needs_a_confirmation(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = folder_with(tmp_path / "work", 1)
     with (tmp_path / "work" / "weights.bin").open("wb") as weights:
         weights.truncate(101 * MB)
@@ -231,7 +229,7 @@ def test_a_large_file_is_asked_about_first(desktop: Desktop, lab3: Lab, tmp_path
     assert not refused.of("progress")
     assert not any(blobs(host) for host in lab3.hosts)
     succeeded(run(desktop, file, "-y"))
-    succeeded(run(desktop, file))  # it is there as it is: there is nothing left to ask
+    succeeded(run(desktop, file))  # it was sent unchanged before: no question
 
 
 def test_a_large_file_that_is_excluded_raises_no_question(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ FAILS_ONCE = """
 """
 
 
-def test_a_gang_starts_again_by_itself_and_the_first_cause_is_kept(desktop: Desktop, tmp_path: Path) -> None:
+def test_a_gang_restarts_by_itself_and_the_first_cause_is_kept(desktop: Desktop, tmp_path: Path) -> None:
     file = topology(
         tmp_path / "again",
         """
@@ -86,7 +86,7 @@ def test_a_secret_is_in_the_program_and_nowhere_else(desktop: Desktop, lab3: Lab
     try:
         started(process, state="running")
         command_lines = [" ".join(argv) for host in lab3.hosts for _, argv in host.processes()]
-        assert any("it is there" in line for line in command_lines)  # `running` is told once that command is there
+        assert any("it is there" in line for line in command_lines)  # `running` is reported once that process exists
         assert not any(SECRET in line for line in command_lines)
         assert desktop.torchyard("status", "--json").stdout.count(SECRET) == 0
         for host in lab3.hosts[:2]:
@@ -105,7 +105,7 @@ def test_a_secret_is_in_the_program_and_nowhere_else(desktop: Desktop, lab3: Lab
         assert seen.stdout == ""
 
 
-def test_after_a_reboot_the_run_says_what_it_needs(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_after_a_reboot_the_run_reports_its_missing_secrets(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = topology(
         tmp_path / "reboot",
         """
@@ -119,7 +119,7 @@ def test_after_a_reboot_the_run_says_what_it_needs(desktop: Desktop, lab3: Lab, 
     known = json.loads(record.read_text())
     assert len(known["boot_id"]) == 36
 
-    # Hosts of the lab cannot boot: what a boot leaves is another boot_id, and no keeper.
+    # Hosts of the lab cannot reboot; the result of a reboot is another boot_id, and no keeper.
     record.write_text(json.dumps({**known, "boot_id": "of before"}))
     kill_keepers(lab3["gpu-a"])
 
@@ -143,10 +143,10 @@ def test_the_daemon_that_systemd_starts_is_the_one_that_a_desktop_finds(
     archive = f"/root/.torchyard/store/{before['sha256']}"
     main = f"{archive}/torchyard_agent/__main__.py"
     wait_until(lambda: (host.home / main.removeprefix("/root/")).exists())
-    # What the unit says; that systemd does what it says is systemd's part, and it does not run in the lab.
+    # The command of the unit; systemd itself does not run in the lab.
     command = [sys.executable, "-I", "-S", main, "daemon", "/root/.torchyard", str(before["sha256"])]
     second = host.exec(command)
-    assert (second.returncode, second.stderr) == (0, "")  # one runs already
+    assert (second.returncode, second.stderr) == (0, "")  # a daemon is already running
     host.exec(["kill", "-KILL", str(before["pid"])], check=True)
     wait_until(lambda: all(pid != before["pid"] for pid, _ in host.processes()))
     started_by_hand = host.start(command)

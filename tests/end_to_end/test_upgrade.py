@@ -27,7 +27,7 @@ pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
 """Time within which a daemon is asked to exit; on a slower machine the test proves nothing."""
-UNTIL_TOLD = """
+COUNTING = """
     import pathlib, sys, time
     number = 0
     while not pathlib.Path("go").exists():
@@ -40,7 +40,7 @@ UNTIL_TOLD = """
 
 
 class Installation:
-    """An installation of another version, with an agent of its own."""
+    """An installation of another version, with its own agent."""
 
     def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
         """`changes`: text to replace, by module of the agent (`daemon_rpc_methods` for daemon/rpc_methods.py)."""
@@ -83,7 +83,7 @@ def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
 
 
 @pytest.fixture
-def until_told(tmp_path: Path) -> Path:
+def counting_run(tmp_path: Path) -> Path:
     """A run on gpu-a and gpu-b whose replicas count until a file makes them fail."""
     return topology(
         tmp_path / "counting",
@@ -91,7 +91,7 @@ def until_told(tmp_path: Path) -> Path:
         pools: [{name: workers, role: worker, replicas: 2, hosts: [gpu-a, gpu-b], placement: spread}]
         program: {script: train.py, max_restarts: 0, stop_grace_s: 1}
         """,
-        train_py=UNTIL_TOLD,
+        train_py=COUNTING,
     )
 
 
@@ -140,10 +140,10 @@ def shown(desktop: Desktop, run_id: str) -> dict[str, Any]:
 
 
 def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     older = install("0.0.9")
-    run_id = older.launches(until_told)
+    run_id = older.launches(counting_run)
     hosts = lab3.hosts[:2]
     keepers = [keeper_on(host) for host in hosts]
     before = noted_on(hosts[0], "0.0.9")
@@ -169,15 +169,15 @@ def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
     assert len(lines) > 10
 
 
-def test_who_follows_a_run_while_the_agent_is_replaced_sees_it_to_its_end(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     older = install("0.0.9")
-    run_id = older.launches(until_told)
+    run_id = older.launches(counting_run)
     following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
     assert following.stdout is not None
     assert following.stderr is not None
-    # This desktop is newer, so following alone has brought its agent; then comes one that is newer still.
+    # This desktop is newer, so following has installed its agent; then a still newer one connects.
     first = following.stdout.readline()
     newest = install("9.0.0")
     newest.says("deploy", "gpu-a", "gpu-b")
@@ -195,10 +195,10 @@ def test_who_follows_a_run_while_the_agent_is_replaced_sees_it_to_its_end(
 
 
 def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     newer = install("9.0.0", protocol___init__=("PROTOCOL = 1", "PROTOCOL = 2"))
-    run_id = newer.launches(until_told)
+    run_id = newer.launches(counting_run)
     daemon = noted_on(lab3["gpu-a"], "9.0.0")
 
     stdout, stderr = says(desktop, "runs", "list")
@@ -209,12 +209,12 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     wait_until(lambda: "line 5" in log_of(desktop, run_id, "worker-1"))
     agent = agent_on(desktop)
     assert agent["version"] == "9.0.0"
-    # Not even once the newer daemon has died does an older desktop bring back an older one.
+    # Even after the newer daemon has died, an older desktop does not restore an older one.
     lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
-    own = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
-    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # each run out of the archive of its desktop
+    own = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # each runs from the archive of its desktop
     for one in (own, run_id):
         says(desktop, "runs", "stop", one)
         assert shown(desktop, one)["state"] == "stopped"
@@ -222,10 +222,10 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     assert noted_on(lab3["gpu-a"], "9.0.0") == daemon
 
 
-def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
-    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+def test_a_newer_desktop_replaces_an_older_daemon_whose_run_continues(
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], counting_run: Path
 ) -> None:
-    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    run_id = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
     keeper = keeper_on(lab3["gpu-a"])
     newer = install("9.0.0")
 
@@ -237,14 +237,14 @@ def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
     assert json.loads(newer.says("runs", "show", run_id, "--json")[0])["state"] == "stopped"
 
 
-def test_a_launch_goes_on_while_its_hosts_are_upgraded(
+def test_a_launch_continues_while_its_hosts_are_upgraded(
     desktop: Desktop,
     lab3: Lab,
     install: Callable[..., Installation],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The older daemons left once all hosts were prepared, and the launch failed."""
+    """Regression: the older daemons exited once all hosts were prepared, and the launch failed."""
     newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
     upgrading: list[Future[Any]] = []
 
@@ -266,18 +266,19 @@ def test_a_launch_goes_on_while_its_hosts_are_upgraded(
         team.close()
 
 
-def test_what_an_agent_does_not_know_is_said_in_a_sentence(
-    desktop: Desktop, install: Callable[..., Installation], until_told: Path
+def test_a_method_unknown_to_an_agent_is_an_error_with_a_hint(
+    desktop: Desktop, install: Callable[..., Installation], counting_run: Path
 ) -> None:
     lacking = install(OURS, daemon_rpc_methods=('            "logs.list": self.logs_list,\n', ""))
     lacking.says("hosts", "check", "gpu-a", "gpu-b")
-    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    run_id = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
 
     _, stderr = says(desktop, "runs", "logs", run_id, code=1)
 
     advice = f"`torchyard --home {desktop.home} deploy gpu-a` puts this desktop's there."
     assert f"gpu-a's agent {OURS} does not know logs.list. {advice}" in stderr
-    # Neither of two desktops with the same version puts its own there unasked; `deploy` does, and the run goes on.
+    # Of two desktops with the same version neither installs its own agent by itself; `deploy` does, and the run
+    # continues.
     pid = agent_on(desktop)["pid"]
     lacking.says("runs", "list")
     assert agent_on(desktop)["pid"] == pid
@@ -286,7 +287,7 @@ def test_what_an_agent_does_not_know_is_said_in_a_sentence(
     says(desktop, "runs", "stop", run_id)
 
 
-def test_an_older_agent_that_does_not_leave_is_used_as_it_is(
+def test_an_older_agent_that_does_not_retire_is_used_as_it_is(
     desktop: Desktop, install: Callable[..., Installation]
 ) -> None:
     stubborn = install("0.0.9", daemon_rpc_methods=('            "retire": self.retire,\n', ""))
@@ -298,7 +299,7 @@ def test_an_older_agent_that_does_not_leave_is_used_as_it_is(
     assert "gpu-a: its agent 0.0.9 is older and stays: gpu-a's agent 0.0.9 does not know retire." in stderr
 
 
-def test_an_agent_that_no_longer_understands_this_desktop_says_what_to_do(
+def test_an_agent_that_no_longer_understands_this_desktop_names_a_remedy(
     desktop: Desktop, install: Callable[..., Installation]
 ) -> None:
     far = install(
@@ -313,7 +314,7 @@ def test_an_agent_that_no_longer_understands_this_desktop_says_what_to_do(
     assert f"gpu-a has agent 9.0.0, which is newer than this desktop ({OURS}). Upgrade Torchyard here." in stderr
 
 
-def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_told: Path) -> None:
+def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, counting_run: Path) -> None:
     host = lab3["gpu-a"]
     host.set_ssh_environment({"TORCHYARD_KEEP_DAYS": "20"})
     runs = host.home / ".torchyard" / "hosts" / "gpu-a" / "runs"
@@ -324,11 +325,11 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_
         journal.write_text("")
         os.utime(journal, (time.time() - days * 86400,) * 2)
 
-    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    run_id = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
     live = runs / run_id / "journal.jsonl"
     os.utime(live, (time.time() - 90 * 86400,) * 2)
 
-    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # it is done at the lowest priority
+    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # it runs at the lowest priority
     assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"
@@ -337,7 +338,7 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, until_
     says(desktop, "runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))
 
-    # The run is known to this desktop, and its folder goes: it is still listed, and the rest is a sentence.
+    # This desktop knows the run, and its folder is removed: it is still listed, other commands report an error.
     for folder in folders(lab3, run_id):
         shutil.rmtree(folder)
     assert run_id in says(desktop, "runs", "list")[0]

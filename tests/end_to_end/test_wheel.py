@@ -71,10 +71,8 @@ def test_the_wheel_holds_every_file_of_every_package(wheel: Path) -> None:
 
 @pytest.fixture
 def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
-    """The installed command, of a user with an empty home, an agent folder and a `--home` of its own.
-
-    Torch and the dependencies come from this environment's folder; Torchyard itself is not found there, where it is
-    installed as a link to the repository.
+    """The installed command of a user with an empty home, its own agent folder and `--home`. Torch and the dependencies
+    come from this environment's folder; Torchyard does not, because it is installed there as a link to the repository.
     """
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
@@ -87,7 +85,7 @@ def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
     home.mkdir()
     fleet = f"version: 1\nhosts:\n  - {{name: this-computer, local: true, agent_dir: {tmp_path / 'agent'}}}\n"
     (tmp_path / "fleet.yaml").write_text(fleet)
-    # Nothing of this test's own environment leads to the repository.
+    # No variable of this test's environment leads to the repository.
     variables = {
         "HOME": str(home),
         "PATH": f"{environment}/bin:/usr/bin:/bin",

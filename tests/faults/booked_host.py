@@ -1,4 +1,4 @@
-"""Fixture of enforcement tests: a host with one GPU, several Unix users and the team's calendar."""
+"""Enforcement tests' host with one GPU, several Unix users and the team's calendar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_core.booking.sync.agent_exchange import Exchanged, exchange_with_
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 USERS = ("ann", "bob", "carl", "lee")
-"""Kim logs in as ann, Lee as bob; the table names neither of the others."""
+"""Kim logs in as ann, Lee as bob; other users are not in the table."""
 SLEEPER = "import os, signal, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
 
 
@@ -47,7 +47,7 @@ class Site:
         return made
 
     def run(self, user: str, program: str = SLEEPER, *under: str) -> tuple[subprocess.Popen[str], int]:
-        """A program of a user there, started by the command `under`, and the PID that it says."""
+        """Starts a program of a user there with the command `under`; returns it and the PID that it prints."""
         process = self.host.start([*under, "python3", "-c", program], user)
         assert process.stdout is not None
         pid = int(process.stdout.readline())
@@ -55,7 +55,7 @@ class Site:
         return process, pid
 
     def watch(self, process: subprocess.Popen[str], pid: int) -> None:
-        """Ends this process of the host, by the PID that it has there, with the site."""
+        """Ends this process of the host, given by its PID there, together with the site."""
         self._started[pid] = process
 
     def uid(self, user: str) -> int:
@@ -65,7 +65,7 @@ class Site:
         return int(self.host.exec(["stat", "-c", "%u", f"/proc/{pid}"], check=True).stdout)
 
     def on_gpu(self, *pids: int, drawing: tuple[int, ...] = ()) -> None:
-        """These processes compute on the GPU, or draw with it."""
+        """Lets these processes compute on the GPU, or draw with it."""
         compute, graphics = ([(pid, 1000) for pid in found] for found in (pids, drawing))
         gpu = FakeGpu(UUID, compute=compute, graphics=graphics, utilisation=0)
         write_gpus(self.host.tmp / "nvml" / "gpus", [gpu])

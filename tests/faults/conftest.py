@@ -1,4 +1,4 @@
-"""A team on the three hosts of the lab, for every test of faults."""
+"""A team on the three hosts of the lab, for all tests of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples every host each 100 ms from outside: which generation of a run's processes is alive where."""
+"""Samples every host each 100 ms from outside: the generations of a run's processes that are alive there."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Sample:
 class GenerationWatch:
     """Samples in a thread until the context is left.
 
-    Two generations count as alive at once only where the older one is alive after the newer was seen, since a sample
-    is not instantaneous.
+    Two generations count as alive at once only if the older one is alive after the newer was seen, since a sample is
+    not instantaneous.
     """
 
     def __init__(self, lab: Lab, run_id: str):

@@ -26,11 +26,11 @@ COUNTING = """
         print(os.environ["TORCHYARD_REPLICA"], number, flush=True)
         time.sleep(0.02)
 """
-"""Prints a line each 20 ms, which shows gaps in the log and ranks that stalled."""
+"""Prints a line every 20 ms, which shows gaps in the log and stalled ranks."""
 GONE_WITHIN_S = 60.0
 """Deadline for processes to end, generous for loaded machines."""
 BUSY_S = 4.0
-"""Tolerance for promises in seconds on a machine that runs other tests; benchmarks hold them exactly."""
+"""Tolerance for promises in seconds on a machine that runs other tests; benchmarks test them exactly."""
 QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
 """Short lease and heartbeat. Shorter ones would lose live hosts on a loaded machine."""
 
@@ -46,11 +46,11 @@ class LaunchedRun:
         self._team = team
 
     def folder(self, host: str) -> Path:
-        """The run's folder on a host, as this machine sees it."""
+        """The run's folder on a host, as a path of this machine."""
         return self._team.agent_dir(self._team.lab[host]) / "hosts" / host / "runs" / self.run_id
 
     def journal(self, host: str | None = None) -> list[Event]:
-        """The whole lines of a host's journal, the primary's by default."""
+        """The complete lines of a host's journal, the primary's by default."""
         path = self.folder(host or self.primary) / "journal.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -98,7 +98,7 @@ class Team:
         folder: Path,
         agent_dir: Callable[[LabHost], Path] = lambda host: host.home / ".torchyard",
     ):
-        """`agent_dir` is where this machine sees the agent's folder of a host."""
+        """`agent_dir` returns the path of a host's agent folder on this machine."""
         self.lab = lab
         self.desktop = desktop
         self.agent_dir = agent_dir
@@ -110,13 +110,13 @@ class Team:
         self.fleet: Fleet = self._settings.fleet(self._settings.inventory().hosts)
 
     def impatient(self, **seconds: float) -> None:
-        """Shortens the keepers' waits (`lease_s`, `heartbeat_s`, …) on all hosts. Before anything runs there."""
+        """Shortens the keepers' waits (`lease_s`, `heartbeat_s`, …) on all hosts, before anything runs there."""
         variables = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in seconds.items()}
         for host in self.lab.hosts:
             host.set_ssh_environment({**host.spec.ssh_environment, **variables})
 
     def topology(self, script: str, program: str = "", pools: str = "", replicas: int = 3, **more: str) -> Path:
-        """A topology of worker-0 … on a host each, all running the same script. None of these imports torch."""
+        """A topology with one worker per host, all running the same script without torch."""
         self._launched += 1
         workers = f"[{{name: workers, role: worker, replicas: {replicas}, placement: spread}}]"
         launched = "" if "launcher:" in program else "  script: script.py\n"
@@ -145,12 +145,12 @@ class Team:
 
 
 def outside_pids(host: LabHost, word: str) -> list[int]:
-    """Processes of a host, as this machine numbers them, that have this word in their command line."""
+    """Processes of a host with this word in their command line, by this machine's PIDs."""
     return [pid for pid, argv in _argv_by_outside_pid(host).items() if word in " ".join(argv)]
 
 
 def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
-    """Signals what has this word in its command line there; which, by this machine's numbers."""
+    """Signals processes with this word in their command line there; returns their PIDs on this machine."""
     found = outside_pids(host, word)
     for pid in found:
         with suppress(ProcessLookupError):
@@ -159,17 +159,17 @@ def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
 
 
 def keeper_of(host: LabHost) -> int:
-    """The one keeper there."""
+    """The only keeper there."""
     return only(lambda: outside_pids(host, "keeper.main"))
 
 
 def daemon_of(host: LabHost) -> int:
-    """The daemon there, by the name that it gives itself."""
+    """The daemon there, found by its process title."""
     return only(lambda: [pid for pid in _argv_by_outside_pid(host) if _comm(pid) == "torchyard-agent"])
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; empty for one that is gone or ending."""
+    """The environment that a process was started with; empty for a process that has ended or is ending."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -179,7 +179,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def pids_of(host: LabHost) -> list[int]:
-    """Every process of a host, as this machine numbers them."""
+    """Every process of a host, by this machine's PIDs."""
     return list(_argv_by_outside_pid(host))
 
 
@@ -212,5 +212,5 @@ def _comm(pid: int) -> str:
 
 
 def run_folders(lab: Lab) -> list[Path]:
-    """What runs have left on the hosts' disks."""
+    """Folders of runs on the hosts' disks."""
     return [folder for host in lab.hosts for folder in (host.home / ".torchyard" / "hosts").glob("*/runs/*")]

@@ -1,4 +1,4 @@
-"""The network breaks: a moment is nothing, half a minute is a lost host that is used again once it is back."""
+"""Network failures: a short one has no effect; after a long one the lost host is used again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.lab
 
 
-def test_a_cable_cut_for_five_seconds_is_nothing(team: Team) -> None:
+def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     run = team.launch(team.topology(COUNTING))
     run.wait_for_output(" 1\n")
     run.wait_for("running")
@@ -28,13 +28,13 @@ def test_a_cable_cut_for_five_seconds_is_nothing(team: Team) -> None:
     assert run.states()[-1] == "running"
     assert run.of("gang_restart") == []
     assert run.stop()["state"] == "stopped"
-    # The member is connected again: it has the run's end from the primary.
+    # The member is connected again: it receives the run's end from the primary.
     assert run.ended(host="gpu-c")["state"] == "stopped"
 
 
 @pytest.mark.timeout(240)
 def test_a_cable_cut_for_thirty_seconds_never_lets_two_generations_live_at_once(team: Team) -> None:
-    """Slow: the cut is the lease's ten seconds, with the defaults, and twenty more."""
+    """Slow: the cut takes the lease of ten seconds, with the defaults, and twenty more."""
     run = team.launch(team.topology(COUNTING, "max_restarts: 2\nfailure_grace_s: 0.5\nstop_grace_s: 1"))
     run.wait_for_output(" 1\n")
     host = team.lab["gpu-c"]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.lab
 
 SHORT = "import time; time.sleep(1); print('done')"
 IMPATIENT_S = {"waiting": 2.0, "starting": 5.0}
-"""How long keepers wait for a desktop that says no more; it has to get so far itself, on a busy machine."""
+"""How long keepers wait for a silent desktop; long enough for the desktop to get this far on a busy machine."""
 
 
 @pytest.mark.parametrize("state", ["checking", "sending", "waiting", "starting", "running"])
@@ -37,14 +37,14 @@ def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, sta
 
 
 def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It held its GPUs for four minutes."""
+    """Regression: it held its GPUs for four minutes."""
 
     def cut(*_: object) -> None:
         team.fleet.close()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", cut)
-    monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())  # as one that was killed
+    monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())  # as after a kill
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
@@ -55,7 +55,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
 
 
 def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only its primary was freed; on the others, GPUs were "held by run …", which `runs list` showed as stopped."""
+    """Regression: only its primary was freed; the other hosts held GPUs for a run that was shown as stopped."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
@@ -84,7 +84,7 @@ def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_pat
     assert run_folders(team.lab) == []
     stores = [host.home / ".torchyard" / "store" for host in team.lab.hosts]
     wait_until(lambda: not any(part for store in stores for part in store.rglob("*.part")))
-    # What arrived is used: the next launch sends the rest.
+    # Received files are kept: the next launch sends the rest.
     team.lab.hosts[0].unshape()
     assert team.launch(file).ended()["state"] == "succeeded"
 

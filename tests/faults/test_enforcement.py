@@ -21,7 +21,7 @@ from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
 
-STUBBORN = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); " + SLEEPER.partition("; ")[2]
+IGNORES_SIGTERM = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); " + SLEEPER.partition("; ")[2]
 AT_A_TERMINAL = """
 import os
 master, slave = os.openpty()
@@ -39,10 +39,10 @@ def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path
         yield made
 
 
-def test_a_root_agent_ends_what_uses_somebody_elses_booking_and_leaves_its_owner_alone(site: Site) -> None:
+def test_a_root_agent_ends_use_of_another_users_booking_and_spares_the_owner(site: Site) -> None:
     root = site.team("root")
     _, anns = site.run("ann")
-    _, stubborn = site.run("ann", STUBBORN)
+    _, stubborn = site.run("ann", IGNORES_SIGTERM)
     _, bobs = site.run("bob")
     site.on_gpu(anns, stubborn, bobs)
     site.booked_by("lee")
@@ -72,7 +72,7 @@ def test_a_root_agent_ends_what_uses_somebody_elses_booking_and_leaves_its_owner
     assert "gpu-a: bookings are enforced (stop) on everybody's processes; 0 on GPUs that others have booked." in shown
 
 
-def test_a_run_is_ended_through_its_keeper_and_not_started_again(site: Site) -> None:
+def test_a_run_is_ended_through_its_keeper_and_not_restarted(site: Site) -> None:
     ann = site.team("ann")
     program = "launcher: command\ncommand: [python3, script.py]\nmax_restarts: 3"
     file = ann.topology(FOREVER, program, "[{name: workers, role: worker, replicas: 1, gpus: 1}]")
@@ -106,7 +106,7 @@ def test_a_members_agent_acts_on_that_members_processes_only(site: Site) -> None
     assert ann.call("gpu-a", "bookings.status")["capabilities"] == {"acts_on": "own", "root": False, "pidfd": True}
 
 
-def test_the_owner_is_told_at_their_terminal(site: Site) -> None:
+def test_the_owner_is_notified_on_their_terminal(site: Site) -> None:
     root = site.team("root")
     terminal, pid = site.run("ann", AT_A_TERMINAL)
     site.on_gpu(pid)
@@ -122,7 +122,7 @@ def test_the_owner_is_told_at_their_terminal(site: Site) -> None:
     assert site.is_alive(pid)
 
 
-def test_what_agents_saw_at_night_frees_a_booking_that_nobody_used(site: Site) -> None:
+def test_idle_time_that_agents_recorded_releases_an_unused_booking(site: Site) -> None:
     site.booked_by("kim")
     root = site.team("root")
     site.exchange(root, "off")
@@ -140,7 +140,7 @@ def test_what_agents_saw_at_night_frees_a_booking_that_nobody_used(site: Site) -
     site.booked_by("lee")
 
 
-def test_use_is_told_with_whose_it_was(site: Site) -> None:
+def test_use_is_reported_with_its_user(site: Site) -> None:
     root = site.team("root")
     _, bobs = site.run("bob")
     site.on_gpu(bobs)

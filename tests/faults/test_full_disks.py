@@ -39,7 +39,7 @@ AGENT_DIR = "/tmp/small"
 
 @pytest.fixture
 def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Team]:
-    """The agent's folder of every host lies on a disk of 230 MB of its own."""
+    """The agent's folder of every host is on a separate disk of 230 MB."""
     for host in lab3.hosts:
         host.exec(["mkdir", AGENT_DIR], check=True)
         host.exec(["mount", "-t", "tmpfs", "-o", "size=230m,mode=755", "small", AGENT_DIR], check=True)
@@ -70,12 +70,12 @@ def free(host: LabHost) -> int:
 
 
 def small_disk(host: LabHost) -> Path:
-    """The small disk as this machine sees it, through a process of the host."""
+    """The small disk as a path of this machine, through a process of the host."""
     return Path(f"/proc/{pids_of(host)[0]}/root{AGENT_DIR}")
 
 
 def left(team: Team) -> list[Path]:
-    """Runs and half files on the small disks."""
+    """Runs and partial files on the small disks."""
     disks = [small_disk(host) for host in team.lab.hosts]
     return [path for disk in disks for path in (*disk.glob("hosts/*/runs/*"), *disk.rglob("*.part"))]
 
@@ -97,7 +97,7 @@ def test_a_disk_without_room_for_the_code_is_found_before_anything_is_sent(on_a_
     assert left(team) == []
 
 
-def test_a_disk_that_fills_while_code_is_sent_takes_the_launch_back(on_a_small_disk: Team) -> None:
+def test_a_disk_that_fills_while_code_is_sent_cancels_the_launch(on_a_small_disk: Team) -> None:
     team = on_a_small_disk
     file = team.topology(FOREVER)
     for number in range(10):
@@ -122,13 +122,13 @@ def test_a_disk_that_fills_while_code_is_sent_takes_the_launch_back(on_a_small_d
     assert team.launch(file).stop()["state"] == "stopped"
 
 
-def test_a_run_outlives_a_disk_that_is_full_for_a_while_with_its_record_whole(on_a_small_disk: Team) -> None:
+def test_a_run_survives_a_full_disk_with_its_record_intact(on_a_small_disk: Team) -> None:
     team = on_a_small_disk
     run = team.launch(team.topology(PATIENT, "max_restarts: 1\nfailure_grace_s: 0.3"))
     run.wait_for_output("line 5\n")
     for name in ("gpu-a", "gpu-b"):
         fill(team.lab[name])
-    # The gang starts again meanwhile, and the journals have no room for it.
+    # The gang restarts meanwhile, and the journals have no space for it.
     before = ranks(team)
     kill(team.lab["gpu-c"], "script.py")
     wait_until(lambda: len(ranks(team)) == 3 and not ranks(team) & before)
@@ -146,7 +146,7 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while_with_its_record_whole(on
     assert [one["generation"] for one in run.of("gang_restart")] == [1]
 
 
-def test_a_rank_that_a_full_disk_ends_says_so(on_a_small_disk: Team) -> None:
+def test_a_rank_that_a_full_disk_ends_reports_it(on_a_small_disk: Team) -> None:
     team = on_a_small_disk
     run = team.launch(team.topology(WRITING, "max_restarts: 0\nfailure_grace_s: 0.3"))
     run.wait_for_output(" 5\n")
@@ -166,7 +166,7 @@ def end_daemon(host: LabHost) -> None:
     host.exec(["sh", "-c", "pkill -9 -x torchyard-agent; while pgrep -x torchyard-agent; do sleep 0.05; done"])
 
 
-def test_a_daemon_that_cannot_be_unpacked_or_started_says_so_and_no_connection_is_lost(
+def test_a_daemon_that_cannot_be_unpacked_or_started_is_reported_without_losing_a_connection(
     lab3: Lab, make_desktop: Callable[..., Desktop]
 ) -> None:
     host = lab3["gpu-a"]
@@ -175,7 +175,7 @@ def test_a_daemon_that_cannot_be_unpacked_or_started_says_so_and_no_connection_i
     desktop = make_desktop(lab3, agent_dir=AGENT_DIR)
 
     fill(host)
-    host.exec(["truncate", "-s", "-1000000", f"{AGENT_DIR}/filler"], check=True)  # room for the archive alone
+    host.exec(["truncate", "-s", "-1000000", f"{AGENT_DIR}/filler"], check=True)  # space for the archive only
     told = desktop.torchyard("hosts", "check", "gpu-a").stdout
     assert f"the agent on gpu-a has ended: No space left on device. Is there room in {AGENT_DIR} there" in told
 

@@ -81,12 +81,12 @@ except (ConnectionError, TimeoutError) as error:
     print(json.dumps([type(error).__name__, asked]))
 """
 MORE_MB = 40
-"""By which a process may grow that serves a client which does not read: 16 of requests not looked at yet (asyncio
-buffers two of the longest lines), 1 of answers, and a thousand requests under way."""
+"""Largest growth of a process that serves a client which does not read: 16 for unread requests (asyncio buffers two of
+the longest lines), 1 for answers, and a thousand requests in progress."""
 
 
-def talk(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
-    """What a script on the host prints as JSON that can talk to the daemon, or to a run's keeper."""
+def run_script(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
+    """Runs a script on the host that connects to the daemon or to a run's keeper; returns its JSON output."""
     said = host.exec([sys.executable, "-c", TALK + script, str(REPOSITORY / "agent"), run_id, method], timeout=90)
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -108,10 +108,10 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
     before = {pid: descriptors(pid) for pid in (daemon, keeper)}
 
     for run_id, method in (("", "hello"), (run.run_id, "status")):
-        codes = talk(host, MALFORMED, method, run_id)
+        codes = run_script(host, MALFORMED, method, run_id)
         assert all(code is not None for code in codes), codes
-        assert talk(host, OVERSIZED, method, run_id) in ([-32700], [])
-        assert talk(host, TRUNCATED, method, run_id) == 0
+        assert run_script(host, OVERSIZED, method, run_id) in ([-32700], [])
+        assert run_script(host, TRUNCATED, method, run_id) == 0
 
     assert (daemon_of(host), keeper_of(host)) == (daemon, keeper)
     wait_until(lambda: all(descriptors(pid) <= most for pid, most in before.items()))
@@ -120,18 +120,18 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
 
 
 def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
-    """Slow: it is given ten seconds."""
+    """Slow: the client has ten seconds."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     host = team.lab[run.primary]
 
     def is_dropped(pid: int, method: str, run_id: str) -> None:
         before = peak_mb(pid)
-        how, asked = talk(host, NEVER_READING, method, run_id)
+        how, asked = run_script(host, NEVER_READING, method, run_id)
         assert how in ("BrokenPipeError", "ConnectionResetError"), (how, asked)
         assert peak_mb(pid) - before < MORE_MB
 
-    with ThreadPoolExecutor(2) as pool:  # side by side: each has its ten seconds
+    with ThreadPoolExecutor(2) as pool:  # in parallel: each takes its ten seconds
         both = (daemon_of(host), "run.list", ""), (keeper_of(host), "status", run.run_id)
         list(pool.map(lambda one: is_dropped(*one), both))
 

@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
-COUNTING_UNTIL_TOLD = """
+COUNTING_UNTIL_FILE = """
     import os, pathlib, sys, time
     number = 0
     while not pathlib.Path(os.path.expanduser("~/enough")).exists():
@@ -47,7 +47,7 @@ WITH_A_STRAY = """
     print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
     time.sleep(600)
 """
-DEAF = """
+IGNORES_SIGTERM = """
     import os, signal, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
@@ -82,8 +82,8 @@ SOON = "max_restarts: 1\nhost_wait_s: 1\nfailure_grace_s: 0.5\nstop_grace_s: 1"
 TWO_ARE_ENOUGH = "[{name: workers, role: worker, replicas: 3, min_replicas: 2, placement: spread}]"
 
 
-def test_a_daemon_that_is_killed_costs_a_run_neither_exit_status_nor_a_byte(team: Team) -> None:
-    run = team.launch(team.topology(COUNTING_UNTIL_TOLD, "max_restarts: 0\nfailure_grace_s: 0.5"))
+def test_a_killed_daemon_loses_neither_exit_status_nor_log_of_a_run(team: Team) -> None:
+    run = team.launch(team.topology(COUNTING_UNTIL_FILE, "max_restarts: 0\nfailure_grace_s: 0.5"))
     run.wait_for_output(" 5\n")
 
     for host in team.lab.hosts:
@@ -105,21 +105,21 @@ def test_a_daemon_that_is_killed_costs_a_run_neither_exit_status_nor_a_byte(team
         assert lines == [f"{name} {number}" for number in range(len(lines) - 1)] + ["the last line"]
 
 
-def test_a_member_s_keeper_that_is_killed_takes_its_ranks_along_and_the_gang_goes_on(team: Team) -> None:
+def test_a_killed_keeper_of_a_member_ends_its_ranks_and_the_gang_restarts(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(WITH_A_STRAY, SOON, TWO_ARE_ENOUGH))
     run.wait_for_output("up 0")
 
     os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
 
-    # The stray had left its session, and its parent is gone: the daemon ends it.
+    # The stray process had left its session, and its parent has ended: the daemon ends it.
     wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"))
     wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
     assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")
     assert run.stop()["state"] == "stopped"
 
 
-def test_a_primary_s_keeper_that_is_killed_ends_the_run_on_all_hosts(team: Team) -> None:
+def test_a_killed_keeper_of_the_primary_ends_the_run_on_all_hosts(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(COUNTING, SOON))
     run.wait_for_output(" 1\n")
@@ -132,7 +132,7 @@ def test_a_primary_s_keeper_that_is_killed_ends_the_run_on_all_hosts(team: Team)
     assert not team.call(run.primary, "run.show", run_id=run.run_id)["alive"]
 
 
-def test_a_rank_that_is_killed_starts_its_gang_again_and_the_last_time_ends_the_run(team: Team) -> None:
+def test_a_killed_rank_restarts_its_gang_and_the_last_failure_ends_the_run(team: Team) -> None:
     run = team.launch(team.topology(WITH_A_STRAY, SOON))
     run.wait_for_output("up 0")
     with GenerationWatch(team.lab, run.run_id) as watch:
@@ -149,8 +149,8 @@ def test_a_rank_that_is_killed_starts_its_gang_again_and_the_last_time_ends_the_
     assert {one["name"]: one["restarts"] for one in ended["replicas"]} == dict.fromkeys(run.places, 1)
 
 
-def test_a_rank_that_ignores_sigterm_is_gone_five_seconds_after_its_sibling_died(team: Team) -> None:
-    run = team.launch(team.topology(DEAF, "max_restarts: 1"))  # with the graces of the defaults
+def test_a_rank_that_ignores_sigterm_has_ended_five_seconds_after_a_failure(team: Team) -> None:
+    run = team.launch(team.topology(IGNORES_SIGTERM, "max_restarts: 1"))  # with the default grace periods
     run.wait_for_output("up 0")
     others = [pid for name in ("gpu-b", "gpu-c") for pid in outside_pids(team.lab[name], "script.py")]
 
@@ -199,7 +199,7 @@ def _parent(pid: int) -> int:
 
 
 def test_a_run_whose_keeper_is_stopped_is_shown_as_of_when_it_was_last_heard(team: Team) -> None:
-    """It was shown as running, and `--json` said that this was fresh."""
+    """Regression: it was shown as running, and as fresh in `--json`."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     keeper = keeper_of(team.lab[run.primary])

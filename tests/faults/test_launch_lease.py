@@ -1,4 +1,4 @@
-"""The launch lease: GPUs held for a launch whose desktop has fallen silent are released."""
+"""The launch lease: GPUs held for a launch whose desktop is silent are released."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUL = "\0"
 LEASE_S = 6.0
 RENEW_EVERY_S = 0.5
 FREE_WITHIN_S = 60.0
-"""Patience under load; without a lease it takes until the host sees that the connection has gone, or minutes."""
+"""Deadline under load; without a lease the release takes until the host detects the lost connection, or minutes."""
 STOPS_ITSELF = f"""
 import os, signal
 from torchyard_core.cli.entry_point import main
@@ -40,7 +40,7 @@ lease_renewal.RENEW_EVERY_S = {RENEW_EVERY_S}
 launch.check_connectivity = stop
 main()
 """
-"""The command, stopped once all hosts are prepared and before any is asked to start."""
+"""The command, suspended when all hosts are prepared and before any is asked to start."""
 POOLS = "[{name: workers, role: worker, replicas: 2, gpus: 1, placement: spread}]"
 PROGRAM = "launcher: command\ncommand: [python3, script.py]"
 
@@ -66,7 +66,7 @@ def held(lab: Lab) -> list[str]:
     return [gpu for gpu in gpus if f"@{gpu_socket(gpu).lstrip(NUL)}\n" in sockets]
 
 
-def has_stopped_itself(process: subprocess.Popen[str]) -> bool:
+def is_suspended(process: subprocess.Popen[str]) -> bool:
     if process.poll() is not None:
         raise AssertionError(process.communicate())
     return "\nState:\tT" in Path(f"/proc/{process.pid}/status").read_text()
@@ -85,7 +85,7 @@ def test_gpus_of_a_launch_that_is_not_renewed_are_free_after_its_lease(gpus: Tea
         start_new_session=True,
     )
     try:
-        wait_until(lambda: has_stopped_itself(launching))
+        wait_until(lambda: is_suspended(launching))
         assert len(held(gpus.lab)) == 2
         before = time.monotonic()
         if how == "cut off":

@@ -28,7 +28,7 @@ LEASE_S = 10.0
 GRACE_S = 2.0
 
 
-def test_a_gang_goes_on_without_a_destroyed_host_where_min_replicas_allows(team: Team) -> None:
+def test_a_gang_continues_without_a_destroyed_host_if_min_replicas_allows(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(WORLDS, RESTARTS, TWO_ARE_ENOUGH))
     run.wait_for_output("of 3")
@@ -45,7 +45,7 @@ def test_a_gang_goes_on_without_a_destroyed_host_where_min_replicas_allows(team:
     assert run.stop()["state"] == "stopped"
 
 
-def test_a_destroyed_host_that_is_needed_ends_the_run_with_the_sentence(team: Team) -> None:
+def test_a_destroyed_host_that_is_needed_ends_the_run_with_its_reason(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(WORLDS, RESTARTS))
     run.wait_for_output("of 3")
@@ -60,7 +60,7 @@ def test_a_destroyed_host_that_is_needed_ends_the_run_with_the_sentence(team: Te
 
 
 def test_all_other_hosts_end_their_ranks_when_the_primary_is_destroyed(team: Team) -> None:
-    """Slow: the lease's ten seconds, with the defaults. The ranks ignore SIGTERM, so that the grace is seen too."""
+    """Slow: the lease takes ten seconds, with the defaults. The ranks ignore SIGTERM, to include the grace."""
     run = team.launch(team.topology(IGNORING_SIGTERM, "host_wait_s: 0"))
     run.wait_for_output("up")
     others = [host for host in team.lab.hosts if host.name != run.primary]

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.lab
 
 ROUNDS = 100
 WARM_UP = 20
-FORKING_AND_DEAF = "trap '' TERM; (setsid sleep 600 & sleep 600) & touch up; sleep 600; sleep 600"
+FORKS_AND_IGNORES_SIGTERM = "trap '' TERM; (setsid sleep 600 & sleep 600) & touch up; sleep 600; sleep 600"
 MORE_KB = 1024
-"""What the daemon may grow by: an allocator's whims, and far less than eighty runs would leave."""
+"""Largest growth of the daemon: more than the allocator's variation, far less than a leak of eighty runs."""
 
 
 class Rounds:
@@ -54,11 +54,11 @@ class Rounds:
         journal = folder / "journal.jsonl"
         wait_until(lambda: '"run_ended"' in journal.read_text())
         assert json.loads(journal.read_text().splitlines()[-1])["state"] == "stopped"
-        self._link.call("run.remove", {"run_id": run_id})  # which waits for the keeper of a run that has ended
+        self._link.call("run.remove", {"run_id": run_id})  # waits for the keeper of an ended run
 
     def _start(self, run_id: str, prepared: dict[str, Any]) -> dict[str, Any]:
         member = {"host": self._host.name, "address": prepared["address"], "gang_port": prepared["gang_port"]}
-        argv = ["/bin/sh", "-c", FORKING_AND_DEAF]
+        argv = ["/bin/sh", "-c", FORKS_AND_IGNORES_SIGTERM]
         return {
             "run_id": run_id,
             "members": [member],

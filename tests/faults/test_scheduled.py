@@ -1,4 +1,4 @@
-"""A run that starts by itself, with no desktop and no daemon left, on the lab's hosts."""
+"""Scheduled runs start without desktop and daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMAND = "launcher: command\ncommand: [python3, script.py]"
 
 
 def launched(team: Team, folder: Path, start_at: datetime) -> LaunchedRun:
-    """On three hosts, to start at that time."""
+    """Launches a run on three hosts that starts at that time."""
     source = read_topology(team.topology("print('started', flush=True)", COMMAND))
     assert source.topology is not None
     calendar = Calendar(f"sqlite:///{folder / 'bookings.sqlite3'}", "kim", folder / "seen.json")

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
-REPORTING_UNTIL_TOLD = """
+REPORTING = """
     import os, pathlib, time
     number = 0
     while not pathlib.Path(os.path.expanduser("~/enough")).exists():
@@ -30,7 +30,7 @@ REPORTING_UNTIL_TOLD = """
 
 
 class Following:
-    """A `torchyard run --json` whose events are read as they come."""
+    """A `torchyard run --json` whose events are read as they arrive."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self.process = process
@@ -50,8 +50,8 @@ class Following:
         self.events += map(json.loads, output.splitlines())
 
 
-def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team: Team) -> None:
-    file = team.topology(REPORTING_UNTIL_TOLD)
+def test_a_run_continues_without_ssh_servers_and_its_follower_misses_nothing(team: Team) -> None:
+    file = team.topology(REPORTING)
     following = Following(team.desktop.start("run", file, "--json"))
     following.read_until(lambda event: event.get("state") == "running" and event["event"] == "run_state")
     (run_id,) = [event["run_id"] for event in following.events if event["event"] == "run_submitted"]
@@ -72,7 +72,7 @@ def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team:
     assert following.events[-1]["event"] == "run_ended"
     wanted = [entry for entry in map(json.loads, journal.read_text().splitlines()) if entry["event"] != "report"]
     seen = [event["seq"] for event in following.events if "seq" in event]
-    # `run_ended` comes without its number; everything before it came once, in its order.
+    # `run_ended` has no number; every event before it arrived once and in order.
     assert seen == [entry["seq"] for entry in wanted[:-1]]
     for number, host in enumerate(team.lab.hosts):
         replica = f"worker-{number}"
@@ -82,7 +82,7 @@ def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team:
 
 
 @pytest.mark.usefixtures("bare_hosts")
-def test_a_deploy_whose_ssh_server_stops_says_so_and_is_done_again(desktop: Desktop, lab3: Lab) -> None:
+def test_a_deploy_whose_ssh_server_stops_fails_and_can_be_repeated(desktop: Desktop, lab3: Lab) -> None:
     host = lab3["gpu-b"]
     host.shape("400kbit")
     deploying = desktop.start("deploy", "--json")
@@ -104,8 +104,8 @@ def test_a_deploy_whose_ssh_server_stops_says_so_and_is_done_again(desktop: Desk
     wait_until(lambda: not [path for path in ours.rglob("*") if path.suffix in (".part", ".new", ".tmp")])
 
 
-def test_a_daemon_killed_while_somebody_follows_is_started_again_by_the_follower(team: Team) -> None:
-    file = team.topology(REPORTING_UNTIL_TOLD)
+def test_a_daemon_killed_while_a_desktop_follows_is_restarted_by_it(team: Team) -> None:
+    file = team.topology(REPORTING)
     following = Following(team.desktop.start("run", file, "--json"))
     following.read_until(lambda event: event.get("state") == "running" and event["event"] == "run_state")
 

@@ -20,7 +20,7 @@ GENERATIONS = """
     print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
     time.sleep(600)
 """
-OVERHEARING = """
+RECORDS_TRAFFIC = """
 import select, socket, struct, sys
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003))
 wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
@@ -40,7 +40,7 @@ for one in heard:
     print(*one)
 """
 SILENT = 150
-"""More than the keeper keeps waiting at once."""
+"""More than the unauthenticated connections that the keeper holds."""
 
 
 def gang_port(host: LabHost) -> int:
@@ -54,7 +54,7 @@ def descriptors(host: LabHost) -> int:
     return len(list(Path(f"/proc/{keeper_of(host)}/fd").iterdir()))
 
 
-def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: Team) -> None:
+def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
     team.impatient(**QUICK)
     run = team.launch(team.topology(GENERATIONS, "max_restarts: 1\nfailure_grace_s: 0.2"))
     run.wait_for_output("up 0")
@@ -85,10 +85,10 @@ def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: 
     assert run.stop()["state"] == "stopped"
 
 
-def test_a_stranger_who_repeats_what_it_overheard_is_turned_away(team: Team) -> None:
+def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
     member = team.lab["gpu-b"]
     team.fleet.links()
-    ear = member.start([sys.executable, "-c", OVERHEARING])
+    ear = member.start([sys.executable, "-c", RECORDS_TRAFFIC])
     assert ear.stdout is not None
     assert ear.stdout.readline() == "listening\n"
     try:
@@ -98,8 +98,8 @@ def test_a_stranger_who_repeats_what_it_overheard_is_turned_away(team: Team) -> 
         primary = team.lab[run.primary]
         address = primary.address, gang_port(primary)
     finally:
-        heard, _ = ear.communicate(timeout=60)  # it listens until its stdin ends
-    said = _said_to(address[1], member.address, heard)
+        heard, _ = ear.communicate(timeout=60)  # it listens until its stdin is closed
+    said = _data_sent_to(address[1], member.address, heard)
     assert len(said) > 96, "the proof, and frames after it"
 
     before = len(run.journal())
@@ -119,8 +119,8 @@ def test_a_stranger_who_repeats_what_it_overheard_is_turned_away(team: Team) -> 
     assert run.stop()["state"] == "stopped"
 
 
-def _said_to(port: int, speaker: str, heard: str) -> bytes:
-    """What `speaker` said to that port in its longest conversation; others try only whether the way is open."""
+def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
+    """The data of `speaker` in its longest connection to that port; the other connections only test reachability."""
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():
         source_address, source, target, number, payload = line.split()

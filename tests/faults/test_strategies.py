@@ -1,6 +1,6 @@
 """The failure policy after SIGKILL of each kind of replica in each strategy, and `runs stop`.
 
-One run for each strategy takes all failures in sequence, since importing torch takes each process seconds.
+One run per strategy has all failures in sequence, since each process takes seconds to import torch.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ KILLED = re.compile(r"was killed by SIGKILL")
 FOREVER = 100_000
 GRACE_S = 15
 SOON_S = 60.0
-"""For processes that import torch, on a machine that others use too."""
+"""For processes that import torch, on a loaded machine."""
 
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """One whose hosts have torch imported."""
+    """A team whose hosts have torch imported."""
     desktop.use(lab3, python=warm_python)
     return desktop
 
@@ -96,11 +96,11 @@ def launch(
 
 
 def steps_of(run: LaunchedRun, replica: str) -> list[tuple[int, str]]:
-    """(step, loss) in the order in which they were taken, over all of the replica's lives."""
+    """(step, loss) in the order of execution, over all generations of the replica."""
     return [(int(step), loss) for step, loss in re.findall(r"^step (\d+) (\S+)$", run.log(replica), re.MULTILINE)]
 
 
-def lives(run: LaunchedRun, replica: str) -> int:
+def starts_of(run: LaunchedRun, replica: str) -> int:
     return run.log(replica).count("begins\n")
 
 
@@ -114,9 +114,9 @@ def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
     )
 
 
-def wait_for_lives(run: LaunchedRun, number: int, *replicas: str) -> None:
+def wait_for_starts(run: LaunchedRun, number: int, *replicas: str) -> None:
     """Wait until each replica has started for the `number`th time and trains."""
-    wait_until(lambda: all(lives(run, name) == number for name in replicas), SOON_S)
+    wait_until(lambda: all(starts_of(run, name) == number for name in replicas), SOON_S)
     wait_for_steps(run, *replicas)
 
 
@@ -137,19 +137,19 @@ def restarts(run: LaunchedRun, gang: str) -> list[str]:
 
 
 def checkpoint_steps(team: Team, run: LaunchedRun) -> list[int]:
-    """Of the complete ones on the chief's host, the newest first."""
+    """Steps of the complete checkpoints on the chief's host, newest first."""
     return [one.step for one in files.complete(run.folder("gpu-a") / "outputs" / "checkpoints")]
 
 
 def wait_for_checkpoint(team: Team, run: LaunchedRun) -> int:
-    """The step of a checkpoint that is newer than all that there are now."""
+    """Wait for a checkpoint newer than all present ones; returns its step."""
     before = max(checkpoint_steps(team, run), default=0)
     wait_until(lambda: max(checkpoint_steps(team, run), default=0) > before, SOON_S)
     return checkpoint_steps(team, run)[0]
 
 
 def losses(run: LaunchedRun, *replicas: str) -> dict[tuple[str, int], str]:
-    """By replica and step. A step that was taken again after a restart has the same loss, to the last bit."""
+    """Losses by replica and step. Asserts that a step repeated after a restart has the same loss, bit for bit."""
     found: dict[tuple[str, int], str] = {}
     for name in replicas:
         for step, loss in steps_of(run, name):
@@ -167,8 +167,8 @@ def succeeds(team: Team, run: LaunchedRun) -> Event:
     return ended
 
 
-def stops_in_good_order(team: Team, run: LaunchedRun, *trainers: str) -> None:
-    """`runs stop`: the chief saves, all replicas end with 0 within the grace, and each reports the stop."""
+def stop_gracefully(team: Team, run: LaunchedRun, *trainers: str) -> None:
+    """`runs stop`: the chief saves, all replicas exit with 0 within the grace, and each reports the stop."""
     began = time.monotonic()
     done = team.desktop.torchyard("runs", "stop", run.run_id, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -187,51 +187,51 @@ def stops_in_good_order(team: Team, run: LaunchedRun, *trainers: str) -> None:
     assert not any("Traceback" in log.rpartition("begins")[2] for log in logs.values()), logs
 
 
-def test_all_reduce_starts_its_gang_again_from_the_newest_checkpoint_whoever_dies(team: Team) -> None:
+def test_all_reduce_restarts_its_gang_from_the_newest_checkpoint_after_any_failure(team: Team) -> None:
     run = launch(team, "kind: all_reduce", CHIEF, ONE_WORKER)
-    wait_for_lives(run, 1, "chief-0", "worker-0")
+    wait_for_starts(run, 1, "chief-0", "worker-0")
     saved = wait_for_checkpoint(team, run)
     kill(team, run, "worker-0")
-    wait_for_lives(run, 2, "chief-0", "worker-0")
+    wait_for_starts(run, 2, "chief-0", "worker-0")
     assert int(re.findall(r"resumed from .*: (\d+) steps", run.log("chief-0"))[-1]) >= saved
     wait_for_checkpoint(team, run)
     kill(team, run, "chief-0")
-    wait_for_lives(run, 3, "chief-0", "worker-0")
+    wait_for_starts(run, 3, "chief-0", "worker-0")
 
     causes = restarts(run, "trainers")
     assert [cause.partition(":")[0] for cause in causes] == ["worker-0 on gpu-b", "chief-0 on gpu-a"]
     assert all(KILLED.search(cause) for cause in causes)
     assert losses(run, "chief-0", "worker-0")
-    stops_in_good_order(team, run, "chief-0", "worker-0")
+    stop_gracefully(team, run, "chief-0", "worker-0")
 
 
-def test_sandblaster_goes_on_bit_by_bit_after_the_death_of_any_and_of_all(team: Team) -> None:
+def test_sandblaster_resumes_bit_for_bit_after_any_failure_and_after_all(team: Team) -> None:
     whole = launch(team, "kind: sandblaster", CHIEF, ONE_WORKER, SERVER)
     for host in team.lab.hosts:
         (host.home / "enough").touch()
-    wait_for_lives(whole, 1, "chief-0", "worker-0")
+    wait_for_starts(whole, 1, "chief-0", "worker-0")
     wait_for_steps(whole, "chief-0", "worker-0", more=400)
-    stops_in_good_order(team, whole, "chief-0", "worker-0")
+    stop_gracefully(team, whole, "chief-0", "worker-0")
     uninterrupted = losses(whole, "chief-0", "worker-0")
     for host in team.lab.hosts:
         (host.home / "enough").unlink()
 
     run = launch(team, "kind: sandblaster", CHIEF, ONE_WORKER, SERVER, EVALUATOR, steps=400)
     trainers = ("chief-0", "worker-0")
-    wait_for_lives(run, 1, *trainers)
+    wait_for_starts(run, 1, *trainers)
     wait_for_checkpoint(team, run)
     kill(team, run, "worker-0")
-    wait_for_lives(run, 2, *trainers)
+    wait_for_starts(run, 2, *trainers)
     assert restarts(run, "ps-0") == []
     wait_for_checkpoint(team, run)
     kill(team, run, "ps-0")
-    wait_for_lives(run, 3, *trainers)
+    wait_for_starts(run, 3, *trainers)
     wait_until(lambda: "scored" in run.log("evaluator-0"), SOON_S)
     kill(team, run, "evaluator-0")
     wait_for_steps(run, *trainers)
     wait_for_checkpoint(team, run)
     kill(team, run, "chief-0", "worker-0", "ps-0")
-    wait_for_lives(run, 4, *trainers)
+    wait_for_starts(run, 4, *trainers)
     succeeds(team, run)
 
     causes = restarts(run, "trainers")
@@ -247,10 +247,10 @@ def test_sandblaster_goes_on_bit_by_bit_after_the_death_of_any_and_of_all(team: 
     assert {key: uninterrupted[key] for key in now} == now
 
 
-def test_a_reducer_that_dies_is_replaced_while_its_trainers_wait_and_the_numbers_stay(team: Team) -> None:
+def test_a_killed_reducer_is_replaced_while_trainers_wait_with_the_same_result(team: Team) -> None:
     run = launch(team, "kind: reduction_server", CHIEF, TWO_WORKERS, REDUCER, saved_at=10, every_s=600)
     trainers = ("chief-0", "worker-0", "worker-1")
-    wait_for_lives(run, 1, *trainers)
+    wait_for_starts(run, 1, *trainers)
     wait_until(lambda: checkpoint_steps(team, run), SOON_S)
     (saved,) = checkpoint_steps(team, run)
     wait_for_steps(run, *trainers)
@@ -262,9 +262,9 @@ def test_a_reducer_that_dies_is_replaced_while_its_trainers_wait_and_the_numbers
     assert KILLED.search(cause)
     assert "reducer-0 is back" in run.log("chief-0")
 
-    # All that the replaced reducer has summed is done again, from the checkpoint before it died.
+    # All sums of the replaced reducer are computed again, from the checkpoint before its failure.
     kill(team, run, "worker-1")
-    wait_for_lives(run, 2, *trainers)
+    wait_for_starts(run, 2, *trainers)
     assert len(restarts(run, "reducer-0")) == 1
     (cause,) = restarts(run, "trainers")
     assert cause.startswith("worker-1 on gpu-b: ")
@@ -272,27 +272,27 @@ def test_a_reducer_that_dies_is_replaced_while_its_trainers_wait_and_the_numbers
     again = max(step for step, _ in steps_of(run, "chief-0"))
     wait_until(lambda: steps_of(run, "chief-0")[-1][0] > again, SOON_S)
     assert losses(run, *trainers)
-    stops_in_good_order(team, run, *trainers)
+    stop_gracefully(team, run, *trainers)
 
 
-def test_in_downpour_a_group_and_a_server_start_again_alone(team: Team) -> None:
+def test_in_downpour_a_group_and_a_server_restart_alone(team: Team) -> None:
     run = launch(team, "kind: downpour", TWO_GROUPS, SERVER)
-    wait_for_lives(run, 1, "worker-0", "worker-1")
+    wait_for_starts(run, 1, "worker-0", "worker-1")
     kill(team, run, "worker-1")
-    wait_for_lives(run, 2, "worker-1")
-    assert lives(run, "worker-0") == 1
+    wait_for_starts(run, 2, "worker-1")
+    assert starts_of(run, "worker-0") == 1
 
     kill(team, run, "ps-0")
     wait_until(lambda: all("is connected to ps-0 again" in run.log(name) for name in ("worker-0", "worker-1")), SOON_S)
     wait_for_steps(run, "worker-0", "worker-1")
     assert "ps-0 resumes at version" in run.log("ps-0")
-    assert (lives(run, "worker-0"), lives(run, "worker-1")) == (1, 2)
+    assert (starts_of(run, "worker-0"), starts_of(run, "worker-1")) == (1, 2)
 
     wait_for_checkpoint(team, run)
     kill(team, run, "worker-0")
     wait_for_steps(run, "worker-1")
-    wait_for_lives(run, 2, "worker-0")
-    assert lives(run, "worker-1") == 2
+    wait_for_starts(run, 2, "worker-0")
+    assert starts_of(run, "worker-1") == 2
 
     for gang, replica in (
         ("group-0", "worker-0 on gpu-a"),
@@ -303,24 +303,24 @@ def test_in_downpour_a_group_and_a_server_start_again_alone(team: Team) -> None:
         assert cause.startswith(f"{replica}: ")
         assert KILLED.search(cause)
     assert run.states()[-1] == "running"
-    stops_in_good_order(team, run, "worker-0", "worker-1")
+    stop_gracefully(team, run, "worker-0", "worker-1")
 
 
-def test_in_hogwild_each_group_starts_again_alone(team: Team) -> None:
+def test_in_hogwild_each_group_restarts_alone(team: Team) -> None:
     run = launch(team, "kind: hogwild, sync_every: 4", TWO_GROUPS)
-    wait_for_lives(run, 1, "worker-0", "worker-1")
+    wait_for_starts(run, 1, "worker-0", "worker-1")
     kill(team, run, "worker-1")
     wait_for_steps(run, "worker-0")
-    wait_for_lives(run, 2, "worker-1")
-    assert lives(run, "worker-0") == 1
+    wait_for_starts(run, 2, "worker-1")
+    assert starts_of(run, "worker-0") == 1
     wait_for_checkpoint(team, run)
     kill(team, run, "worker-0")
     wait_for_steps(run, "worker-1")
-    wait_for_lives(run, 2, "worker-0")
-    assert lives(run, "worker-1") == 2
+    wait_for_starts(run, 2, "worker-0")
+    assert starts_of(run, "worker-1") == 2
 
     for gang, replica in (("group-0", "worker-0 on gpu-a"), ("group-1", "worker-1 on gpu-b")):
         (cause,) = restarts(run, gang)
         assert cause.startswith(f"{replica}: ")
         assert KILLED.search(cause)
-    stops_in_good_order(team, run, "worker-0", "worker-1")
+    stop_gracefully(team, run, "worker-0", "worker-1")

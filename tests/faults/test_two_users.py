@@ -21,7 +21,7 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 @pytest.fixture
 def ann_and_bob(lab: Callable, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[list[Team]]:
-    """A host with one GPU (its driver's library is built here), and a team each for two of its users."""
+    """A host with one GPU (its driver's library is built here), and a team for each of two users."""
     inside = "/tmp/nvml"
     spec = HostSpec(
         "gpu-a",
@@ -48,7 +48,7 @@ def launched(team: Team) -> LaunchedRun | AgentRefused | RunFailed:
         return refused
 
 
-def test_of_two_users_who_launch_at_once_one_gets_the_gpu_and_the_other_is_told_who(ann_and_bob: list[Team]) -> None:
+def test_of_two_simultaneous_launches_one_gets_the_gpu_and_the_other_names_its_user(ann_and_bob: list[Team]) -> None:
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(launched, ann_and_bob))
 

@@ -54,7 +54,7 @@ def test_a_launch_that_ends_while_it_checks_leaves_no_interpreter(team: Team, ho
 
 
 @pytest.mark.parametrize("how", ["desktop", "daemon"])
-def test_interpreters_end_with_the_connection_that_wanted_them(team: Team, how: str) -> None:
+def test_interpreters_end_with_the_connection_of_their_launch(team: Team, how: str) -> None:
     (host, *_) = team.lab.hosts
     fleet = team.fleet
     link = next(iter(fleet.reach([host.name], lambda name, found: None).values()))
@@ -72,7 +72,7 @@ def test_interpreters_end_with_the_connection_that_wanted_them(team: Team, how: 
     assert not run_folders(team.lab)
 
 
-def test_a_run_of_a_later_time_has_no_interpreters_that_wait(team: Team, tmp_path: Path) -> None:
+def test_a_scheduled_run_has_no_waiting_interpreters(team: Team, tmp_path: Path) -> None:
     calendar = Calendar(f"sqlite:///{tmp_path / 'bookings.sqlite3'}", "kim", tmp_path / "seen.json")
     reserving = LaunchBooking(calendar, "UTC", BookingOptions(start_at=datetime.now(UTC) + timedelta(hours=2)))
     started = launch_of(team, team.topology(TRAINING), reserving=reserving).run()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 
 UNTIDY = """
 import logging, threading, warnings

@@ -2,19 +2,19 @@
 
     with Lab(2, directory=tmp_path) as lab:
         lab.ssh(lab.hosts[0], "hostname").stdout      # "gpu-a\\n"
-        lab["gpu-b"].destroy()                        # as a power cut
+        lab["gpu-b"].destroy()                        # like a power cut
 
-Tests use the fixtures of `tests/lab_fixtures.py`; people, `python -m tests.lab`.
+Tests use the fixtures of `tests/lab_fixtures.py`; `python -m tests.lab` keeps a lab running on a terminal.
 """
 
 from __future__ import annotations
 
 from tests.lab.desktop import Desktop
-from tests.lab.host import LabHost
+from tests.lab.hosts.host import LabHost
+from tests.lab.hosts.processes import HostProcess
+from tests.lab.hosts.spec import HostSpec, host_names
 from tests.lab.lab import Lab
 from tests.lab.needs import LabBroken, LabUnavailable
-from tests.lab.processes import HostProcess
-from tests.lab.spec import HostSpec, host_names
 
 __all__ = [
     "Desktop",

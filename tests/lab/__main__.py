@@ -1,4 +1,4 @@
-"""Holds a lab open until Ctrl-C: `python -m tests.lab --hosts 3 --fleet /tmp/home/fleet.yaml`."""
+"""Keeps a lab running until Ctrl-C: `python -m tests.lab --hosts 3 --fleet /tmp/home/fleet.yaml`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def hold(lab: Lab, fleet: Path | None) -> None:
-    """Say where the hosts are, and wait for Ctrl-C."""
+    """Print the hosts' addresses, and wait for Ctrl-C."""
     if fleet is not None:
         fleet.parent.mkdir(parents=True, exist_ok=True)
         fleet.write_text(lab.fleet_yaml())

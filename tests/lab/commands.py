@@ -1,4 +1,4 @@
-"""`torchyard` commands forked from a process that has imported their modules, which spares half a second each."""
+"""`torchyard` commands forked from a process that has imported their modules, which saves half a second each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Commands:
     ) -> subprocess.CompletedProcess[str] | None:
         """Run a command to its end.
 
-        Returns None where the command needs its own interpreter: while another command runs, or with variables that
+        Returns None if the command needs its own interpreter: while another command runs, or with variables that
         only a starting interpreter reads. Raises subprocess.TimeoutExpired.
         """
         if not self._free.acquire(blocking=False):

@@ -1,4 +1,4 @@
-"""The user's computer of a test: a TORCHYARD_HOME of its own, and the command run as users run it."""
+"""A user's computer in a test: its own TORCHYARD_HOME, and the command as users run it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 from tests.lab.commands import MODULE, Commands
 from tests.lab.lab import Lab
 
@@ -39,9 +39,9 @@ class Desktop:
 
         Args:
             commands: Fork server for commands that are run to their end.
-            knows_bandwidths: Pretend that the bandwidths between hosts were measured today, which takes a launch
-                half a second for each pair.
-            fleet: As for `use`.
+            knows_bandwidths: Pretend that the bandwidths between hosts were measured today, which would take a launch
+            half a second per pair.
+            fleet: See `use`.
         """
         self.directory = directory
         self.home = directory / "torchyard"
@@ -97,7 +97,7 @@ class Desktop:
     def start(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.Popen[str]:
-        """Start `torchyard --home … ARGUMENTS` with pipes for stdout and stderr, in a session of its own."""
+        """Start `torchyard --home … ARGUMENTS` with pipes for stdout and stderr, in a new session."""
         process = subprocess.Popen(
             self.command(*arguments),
             stdin=subprocess.DEVNULL,
@@ -116,7 +116,7 @@ class Desktop:
         return [sys.executable, "-m", MODULE, "--home", str(self.home), *map(str, arguments)]
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Environment of the command: this process's, without what is personal in it."""
+        """Environment of the command: that of this process without personal settings."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "TORCHYARD_"))}
         inherited = [str(Path(path).resolve()) for path in ours.get("PYTHONPATH", "").split(os.pathsep) if path]
         packages = [str(REPOSITORY / folder) for folder in ("core", "agent")]
@@ -125,7 +125,7 @@ class Desktop:
         return {**ours, **(extra or {})}
 
     def close(self) -> None:
-        """End what `start` started and is still running."""
+        """End running processes of `start`."""
         for process in self._started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ from tests.lab.needs import SEARCH_PATH
 
 
 def make_key(path: Path, comment: str, passphrase: str = "") -> str:
-    """Make an ed25519 pair at `path` and `path.pub`, over what is there; returns the public line."""
+    """Create an ed25519 pair at `path` and `path.pub`, replacing existing files; returns the public line."""
     public = path.with_name(path.name + ".pub")
     path.unlink(missing_ok=True)
     public.unlink(missing_ok=True)

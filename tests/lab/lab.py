@@ -13,27 +13,27 @@ from typing import Any, Self
 
 import yaml
 
-from tests.lab import boot
-from tests.lab.files import HostFiles
-from tests.lab.host import LabHost
+from tests.lab.hosts import boot
+from tests.lab.hosts.files import HostFiles
+from tests.lab.hosts.host import LabHost
+from tests.lab.hosts.spec import HostSpec, host_names
 from tests.lab.keys import make_key
 from tests.lab.needs import LabBroken, require
 from tests.lab.network import Network
-from tests.lab.spec import HostSpec, host_names
 from tests.lab.subnet import Subnet, claim_subnet
 
 FIRST_OCTET = 11
 
 
 class Lab:
-    """Hosts with real sshd, reachable from this machine by address; made on entering, gone after leaving.
+    """Hosts with real sshd, reachable from this machine by address; created on entering, removed on leaving.
 
     `hosts` are names or specs (default: `count` plain ones called gpu-a, gpu-b, …). With `shared_home` all see
     one HOME, as over NFS. Files go below `directory`, which must not lie below /run; the caller owns it.
-    Raises LabUnavailable where this machine cannot make hosts.
+    Raises LabUnavailable if this machine cannot create hosts.
     """
 
-    open_labs: list[Lab] = []  # noqa: RUF012 - one list for the process is what is meant
+    open_labs: list[Lab] = []  # noqa: RUF012 - one list for the process is intended
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Lab:
         raise KeyError(name)
 
     def open(self) -> Self:
-        """Make the hosts; returns when the sshd of each listens. What was made is removed again if that fails."""
+        """Create the hosts; returns when the sshd of each listens. Removes everything again if that fails."""
         require(*(spec.login_shell for spec in self.specs), *_pythons(self.specs))
         atexit.register(self.close)
         try:
@@ -126,7 +126,7 @@ class Lab:
         )
 
     def fleet_entry(self, host: LabHost, **extra: Any) -> dict[str, Any]:
-        """What a fleet file says of one host."""
+        """The fleet file's entry of one host."""
         entry = {
             "name": host.name,
             "address": host.address,
@@ -149,7 +149,7 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command line on a host with the system's `ssh`.
 
-        It uses no user configuration, the host's true key and the lab's identity; `options` take precedence.
+        It uses the host's true key and the lab's identity, and no user configuration; `options` take precedence.
         """
         known_hosts = self.directory / "known_hosts"
         known_hosts.write_text(self.known_hosts)

@@ -22,11 +22,11 @@ TOOLS = {
 """Programs that the lab runs, with the Debian package of each."""
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH of everything that builds and boots hosts: that of the system, whatever the tests' own is."""
+"""PATH for building and booting hosts: that of the system, whatever the tests' own PATH is."""
 
 
 class LabUnavailable(Exception):
-    """Raised when this machine cannot make hosts; says exactly what is missing."""
+    """Raised when this machine cannot create hosts; names what is missing."""
 
 
 class LabBroken(Exception):
@@ -35,7 +35,7 @@ class LabBroken(Exception):
 
 @cache
 def missing() -> tuple[str, ...]:
-    """Missing requirements; empty where hosts can be created."""
+    """Missing requirements; empty if hosts can be created."""
     if not sys.platform.startswith("linux"):
         return ("Linux",)
     lacks = []
@@ -53,7 +53,7 @@ def missing() -> tuple[str, ...]:
 
 
 def require(*programs: str) -> None:
-    """Raise LabUnavailable unless hosts can be made here, and `programs` (absolute paths) exist."""
+    """Raise LabUnavailable unless hosts can be created here, and `programs` (absolute paths) exist."""
     lacks = [*missing(), *(program for program in programs if not os.access(program, os.X_OK))]
     if lacks:
         raise LabUnavailable(f"This machine cannot make lab hosts; it lacks: {', '.join(lacks)}.")

@@ -1,7 +1,7 @@
 """Namespaces, cables and the switch of a lab.
 
-The switch is a bridge in a namespace of its own: where `bridge-nf-call-iptables` is 1, a bridge in the root
-namespace can lose what it should forward. The desktop has a cable into it like every host.
+The switch is a bridge in its own namespace: if `bridge-nf-call-iptables` is 1, a bridge in the root namespace can drop
+frames. The desktop has a cable into it like every host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BURST = ("burst", "128kb", "latency", "200ms")
 
 
 class Network:
-    """All that a lab has in the kernel's network stack. `build` makes it, `remove` leaves nothing of it."""
+    """A lab's part of the kernel's network stack, created by `build` and removed by `remove`."""
 
     def __init__(self, subnet: Subnet):
         self._subnet = subnet
@@ -28,7 +28,7 @@ class Network:
         return f"{self._subnet.tag}-{host}"
 
     def build(self, addresses: dict[str, str]) -> None:
-        """Make the switch, and for each host (name → address) a namespace with an eth0 that is plugged in."""
+        """Create the switch, and for each host (name → address) a namespace with a connected eth0."""
         self._ports = {host: f"port{index}" for index, host in enumerate(addresses)}
         desktop, length = self._subnet.tag, self._subnet.network.prefixlen
         namespaces = [self._switch, *map(self.namespace, addresses)]
@@ -58,11 +58,11 @@ class Network:
             )
 
     def remove(self) -> None:
-        """Remove all of it; the processes in it must be gone. May be called at any stage of building."""
+        """Remove all of it; its processes must have ended. May be called at any stage of building."""
         remove_tagged(self._subnet.tag)
 
     def cut(self, host: str) -> None:
-        """Unplug the host at the switch: it keeps its address and hears nothing, not even a reset."""
+        """Unplug the host at the switch: it keeps its address and receives nothing, not even a reset."""
         _ip(f"link set {self._ports[host]} down", namespace=self._switch)
 
     def mend(self, host: str) -> None:
@@ -70,13 +70,13 @@ class Network:
         _ip(f"link set {self._ports[host]} up", namespace=self._switch)
 
     def shape(self, host: str, rate: str, after: str | None = None) -> None:
-        """Limit the host's cable to `rate` (as tc writes it: 200mbit), each way, once `after` (4mb) has passed."""
+        """Limit the host's cable to `rate` (as tc writes it: 200mbit), each way, after `after` (4mb) bytes."""
         burst = BURST if after is None else ("burst", after, "limit", "256kb")
         for namespace, device in self._ends(host):
             _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *burst])
 
     def unshape(self, host: str) -> None:
-        """Give the host's cable its full speed back. Harmless where it was never limited."""
+        """Remove the limit of the host's cable, if it has one."""
         for namespace, device in self._ends(host):
             if " tbf " in _run(["tc", "-n", namespace, "qdisc", "show", "dev", device]):
                 _run(["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"])
@@ -86,12 +86,12 @@ class Network:
 
 
 def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
-    """Keep new interfaces from soliciting routers: byte counters then hold what programs sent, and little else."""
+    """Keep new interfaces from soliciting routers: byte counters then count little but the traffic of programs."""
     commands = [
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces
     ]
-    # A kernel without IPv6 has nothing to silence.
+    # A kernel without IPv6 does not have the setting.
     _run(["sh", "-c", "test -d /proc/sys/net/ipv6 || exit 0; " + " && ".join(commands)])
 
 

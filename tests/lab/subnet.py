@@ -1,7 +1,7 @@
-"""A subnet for one lab: claimed with a lock file, so that labs of several test runs never share one.
+"""A subnet for one lab, claimed with a lock file, so that labs of several test runs never share one.
 
-The claim is a `flock` on a file named after the subnet. The kernel drops it with its owner, however that ends; a
-file that nobody holds any more is therefore a lab whose owner died, and the next lab clears it away.
+The claim is a `flock` on a file named after the subnet. The kernel releases the lock when its owner ends; an unlocked
+file therefore belongs to a lab whose owner died, and the next lab removes that lab.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from pathlib import Path
 from tests.lab.needs import SEARCH_PATH, LabBroken
 
 CLAIMS = Path("/run/torchyard-lab")
-"""Where the lock files lie, one a subnet."""
+"""The folder of the lock files, one per subnet."""
 COUNT = 256
 """Subnets that can be claimed: 10.213.0.0/24 to 10.213.255.0/24."""
 
 
 class Subnet:
-    """A claimed /24: the desktop is .1, hosts have the rest. `tag` starts the names of all that belongs to it."""
+    """A claimed /24: the desktop is .1, hosts have the other addresses. Names of its interfaces and namespaces begin
+    with `tag`."""
 
     def __init__(self, number: int, claim: int):
         self.number = number
@@ -33,22 +34,22 @@ class Subnet:
         self._claim = claim
 
     def address(self, last_octet: int) -> str:
-        """The address in this subnet that ends so."""
+        """The address in this subnet with this last octet."""
         return str(self.network[last_octet])
 
     def release(self) -> None:
-        """Let others have it. Everything that carries the tag must be gone before."""
+        """Release the claim. Everything with the tag must have been removed before."""
         _claim_file(self.number).unlink(missing_ok=True)
         os.close(self._claim)
 
 
 def tag(owner: int, number: int) -> str:
-    """Name of the desktop's interface and start of the namespaces' names; at most 15 characters, as Linux has it."""
+    """Name of the desktop's interface and start of the namespaces' names; at most 15 characters, Linux's limit."""
     return f"ty{owner}n{number}"
 
 
 def claim_subnet() -> Subnet:
-    """A subnet that no other lab holds and no route of this machine touches; clears away what dead owners left."""
+    """Claim a subnet that no other lab holds and no route of this machine covers; removes labs of dead owners first."""
     CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
     sweep()
     taken = _routes()
@@ -65,7 +66,7 @@ def claim_subnet() -> Subnet:
 
 
 def sweep() -> None:
-    """Clear away the labs whose owners have died, and only those."""
+    """Remove the labs whose owners have died."""
     for path in CLAIMS.glob("*.lock"):
         number = int(path.stem)
         claim = _lock(number)
@@ -94,12 +95,12 @@ def _claim_file(number: int) -> Path:
 
 
 def _lock(number: int) -> int | None:
-    """A descriptor that holds the lock of this subnet, or None where somebody else does."""
+    """A descriptor that holds the lock of this subnet, or None if another process holds it."""
     path = _claim_file(number)
     claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between open and lock the owner may have released it, and with it removed this very file.
+        # Between open and lock the owner may have released it and removed this file.
         if os.fstat(claim).st_ino == path.stat().st_ino:
             return claim
     except (BlockingIOError, FileNotFoundError):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import REPOSITORY
 from tests.lab import LabUnavailable
-from tests.lab.boot import REPOSITORY
 from tests.lab.needs import require
 from tests.lab_fixtures import unavailable
 
@@ -31,7 +31,7 @@ def test_child():
 
 def test_task():
     async def fail():
-        raise ValueError("nobody looks")
+        raise ValueError("not retrieved")
     async def main():
         asyncio.ensure_future(fail())
         await asyncio.sleep(0)
@@ -66,7 +66,7 @@ def test_a_test_that_leaves_something_behind_fails_and_says_what(tmp_path: Path)
     assert "5 passed, 3 errors" in summary
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_requirements_are_named() -> None:
     with pytest.raises(LabUnavailable, match=r"cannot make lab hosts; it lacks: .*/no/such/shell"):
         require("/no/such/shell")
 

@@ -96,7 +96,7 @@ def test_a_changed_host_key_is_noticed_by_ssh(lab: LabFactory) -> None:
 
 
 def scanned_fingerprint(address: str) -> str:
-    """Fingerprint of a server's key, as ssh-keygen sees it."""
+    """Fingerprint of a server's key, computed by ssh-keygen."""
     scanned = subprocess.run(
         ["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True, check=True
     ).stdout
@@ -114,7 +114,7 @@ def test_counters_count_what_is_sent(lab3: Lab) -> None:
     assert 1_000 < host.bytes_received - received < 200_000
 
 
-def test_a_shaped_cable_is_as_slow_as_told(lab3: Lab) -> None:
+def test_a_shaped_cable_has_the_given_rate(lab3: Lab) -> None:
     host = lab3.hosts[0]
     host.shape("40mbit")
     try:

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import REPOSITORY
 from tests.lab import Lab
-from tests.lab.boot import REPOSITORY
-from tests.lab.processes import processes_in
+from tests.lab.hosts.processes import processes_in
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]
 
 
 def traces(tag: str) -> dict[str, list[str]]:
-    """What this machine has of a lab: names that carry its tag."""
+    """Parts of a lab on this machine: names that begin with its tag."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout.splitlines()
     commands = []
@@ -44,7 +44,7 @@ def traces(tag: str) -> dict[str, list[str]]:
 
 
 def owner_tag(pid: int) -> str:
-    """How names of labs start that this process owns."""
+    """Tags of the labs that this process owns."""
     return f"ty{pid}n"
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_left_after_an_exception(tmp_path: Path) -> None:
     assert traces(tags[0]) == {}
 
 
-def test_what_a_failed_start_made_is_removed(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "gpu-b").write_text("a file where the host's folder should go")
     before = traces(owner_tag(os.getpid()))
     with pytest.raises(FileExistsError):
@@ -82,7 +82,7 @@ def test_what_a_failed_start_made_is_removed(tmp_path: Path) -> None:
     assert traces(owner_tag(os.getpid())) == before
 
 
-def test_a_lab_whose_owner_was_killed_is_cleared_away_by_the_next(tmp_path: Path) -> None:
+def test_a_lab_with_a_killed_owner_is_removed_by_the_next(tmp_path: Path) -> None:
     with held_lab(tmp_path / "home" / "fleet.yaml") as holder:
         tag = owner_tag(holder.pid)
         assert traces(tag)
@@ -103,7 +103,7 @@ def test_the_processes_of_a_host_end_with_its_killed_owner(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_holds_hosts_until_it_is_told_to_end(tmp_path: Path, ending: signal.Signals) -> None:
+def test_the_command_keeps_hosts_until_it_is_interrupted(tmp_path: Path, ending: signal.Signals) -> None:
     fleet = tmp_path / "home" / "fleet.yaml"
     with held_lab(fleet) as holder:
         entry = yaml.safe_load(fleet.read_text())["hosts"][0]
@@ -121,7 +121,7 @@ def test_the_command_holds_hosts_until_it_is_told_to_end(tmp_path: Path, ending:
 def held_lab(fleet: Path) -> Iterator[subprocess.Popen[str]]:
     """`python -m tests.lab` with one host, up and with its files written; killed at the end if it still runs."""
     command = [sys.executable, "-m", "tests.lab", "--hosts", "1", "--fleet", str(fleet)]
-    # What a killed owner leaves on disk goes with the test's own folder.
+    # Files of a killed owner are removed with the test's folder.
     surroundings = {**os.environ, "TMPDIR": str(fleet.parents[1])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=surroundings

@@ -7,13 +7,13 @@ import socket
 import pytest
 
 from tests.lab import Lab
-from tests.lab.processes import processes_in
+from tests.lab.hosts.processes import processes_in
 from tests.lab_fixtures import LabFactory
 
 pytestmark = pytest.mark.lab
 
 
-def test_destroying_a_host_ends_all_that_runs_on_it_and_the_others_go_on(lab: LabFactory) -> None:
+def test_destroying_a_host_ends_only_its_own_processes(lab: LabFactory) -> None:
     made = lab(2)
     lost, other = made.hosts
     lost.exec(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & setsid -f sleep 1001 >/dev/null 2>&1"])
@@ -64,7 +64,7 @@ def test_stopping_sshd_leaves_or_ends_its_sessions(lab3: Lab, sessions: bool) ->
         assert bool(answer(connection)) is not sessions
 
 
-def test_a_cut_cable_lets_nothing_through_and_connections_outlive_it(lab3: Lab) -> None:
+def test_a_cut_cable_passes_nothing_and_connections_survive(lab3: Lab) -> None:
     host = lab3.hosts[0]
     with socket.create_connection((host.address, 22), 5) as connection:
         connection.settimeout(5)
@@ -82,7 +82,7 @@ def test_a_cut_cable_lets_nothing_through_and_connections_outlive_it(lab3: Lab) 
 
 
 def answer(connection: socket.socket) -> bytes:
-    """What the other end says next; nothing when it has closed."""
+    """The next data from the other end; empty when it has closed."""
     try:
         return connection.recv(100)
     except ConnectionResetError:

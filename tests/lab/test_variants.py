@@ -6,20 +6,20 @@ import pytest
 import yaml
 
 from tests.lab import HostSpec
-from tests.lab.boot import old_python
+from tests.lab.hosts.boot import old_python
 from tests.lab_fixtures import LabFactory
 
 pytestmark = pytest.mark.lab
 
 
-def test_a_shared_home_is_one_folder_and_all_else_is_not(lab: LabFactory) -> None:
+def test_only_the_home_of_a_shared_home_is_shared(lab: LabFactory) -> None:
     one, other = lab(2, shared_home=True).hosts
     one.exec(["sh", "-c", "echo shared > ~/file; echo own > /tmp/file"])
     assert other.exec(["cat", "/root/file"]).stdout == "shared\n"
     assert other.exec(["cat", "/tmp/file"]).returncode != 0
 
 
-def test_a_noisy_host_talks_before_every_command(lab: LabFactory) -> None:
+def test_a_noisy_host_prints_text_before_every_command(lab: LabFactory) -> None:
     made = lab(hosts=[HostSpec("gpu-a", noisy=True)])
     done = made.ssh(made.hosts[0], "echo answer")
     assert done.stdout.endswith("answer\n")

@@ -2,7 +2,7 @@
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 
-Exits with 1 where a loop ends in anything but the right result or a refusal. The table is written where all were run.
+Exits with 1 if a loop ends neither with the correct result nor with a refusal. Writes the table if all loops were run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.upstream.runs import Cell
 
 @contextmanager
 def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
-    """The python that runs the loops: forked from a process that has imported torch where that can be."""
+    """The python that runs the loops: forked from a process that has imported torch, if possible."""
     if cold or os.geteuid() != 0:
         yield sys.executable
     else:
@@ -34,7 +34,7 @@ def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
 
 
 def prove(cells: Sequence[Cell], folder: Path, *, slots: int, cold: bool) -> dict[Cell, runs.Verdict]:
-    """The verdict on each cell, printed as it is found."""
+    """The verdict of each cell, printed when it is known."""
     references = folder / "reference"
     with redirect_stdout(io.StringIO()):
         runs.make_references(cells, references)

@@ -1,7 +1,7 @@
-"""Several ranks of one program as threads of one process, of which one runs at a time.
+"""Several ranks of one program as threads of one process; one runs at a time.
 
 Turns end at collective calls and are in rank order, so that a run is deterministic. Random states are switched with the
-turns, so that each rank has its own as a process has.
+turns, so that each rank has its own, like a process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 class Diverged(RuntimeError):
-    """The ranks do not meet at the same call, or one has ended while others wait for it."""
+    """The ranks are at different calls, or one has ended while others wait for it."""
 
 
 class Lockstep:
@@ -29,7 +29,7 @@ class Lockstep:
         self._living = set(range(ranks))
         self._met = [0] * ranks
         self._boxes: list[list[tuple[str, Any]]] = [[("", None)] * ranks for _ in range(2)]
-        """The values of a meeting and of the next: a rank gives its next one while others still read."""
+        """The values of a call and of the next one: a rank contributes to the next while others still read."""
         self._error: BaseException | None = None
 
     def run(self, program: Callable[[int], None]) -> None:
@@ -45,9 +45,8 @@ class Lockstep:
             raise self._error
 
     def meet(self, rank: int, call: str, value: Any) -> list[Any]:
-        """What every rank gives at this call, in the order of the ranks.
-
-        The values are seen by all: give copies of what is changed afterwards.
+        """The values of all ranks at this call, in the order of ranks. They are shared: pass copies of values that
+        change afterwards.
         """
         boxes = self._put(rank, call, value)
         mine = _generators()

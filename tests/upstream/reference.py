@@ -45,7 +45,7 @@ class Cluster:
         self._models: list[nn.Module] = []
         self._local = False
         self.passes = 0
-        """Backward passes within each other: reentrant checkpointing has one inside another."""
+        """Depth of nested backward passes, which reentrant checkpointing has."""
 
     def _meet(self, call: str, value: Any) -> list[Any]:
         return self._lockstep.meet(self.rank, call, value)
@@ -83,7 +83,8 @@ class Cluster:
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
 
     def after_backward(self) -> None:
-        """Average every model's gradients, and give the chief's buffers to all, as DDP does before a forward pass."""
+        """Average every model's gradients, and copy the chief's buffers to all ranks, as DDP does before a forward
+        pass."""
         if self._local or self._alone:
             return
         self._average([each for model in self._models for each in model.parameters()])
@@ -91,7 +92,7 @@ class Cluster:
             buffers = dict(model.named_buffers())
             first = self._meet("buffers", {name: each.clone() for name, each in buffers.items()})[0]
             for name, each in buffers.items():
-                each.data.copy_(first[name])  # batch norm's statistics may be part of a graph that is still needed
+                each.data.copy_(first[name])  # batch norm's statistics may be in a graph that is still needed
 
     def _average(self, parameters: Sequence[Tensor]) -> None:
         if self._alone:
@@ -197,7 +198,7 @@ def _in_place_of_torchyard() -> Iterator[None]:
 
 
 def run(loop: str, ranks: int, results: Path, *, alone: bool = False) -> None:
-    """Runs one loop, whose ranks write their results into a folder. `alone`: no gradient is averaged."""
+    """Runs one loop, whose ranks write their results into a folder. With `alone`, gradients are not averaged."""
     results.mkdir(parents=True, exist_ok=True)
     os.environ[RESULTS] = str(results)
     lockstep = Lockstep(ranks)

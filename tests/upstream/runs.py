@@ -35,11 +35,11 @@ STRATEGIES = {
 """By name: the strategy and its further pool."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
-"""What loops of groups at their own pace have in their environment: smaller and more steps."""
+"""Environment of loops in asynchronous groups: smaller and more steps."""
 SILENT_FAULTS = {"plateau_of_each"}
-"""Loops whose ranks would drift apart by the script's own fault: to train on with them is a silent difference."""
+"""Loops whose ranks diverge by a defect of the script: continuing would be a silent difference."""
 CONSEQUENCES = {"PeerLost", "StoreLost", "StoreTimeout", "ProtocolError"}
-"""Errors of the product that name no reason why a loop cannot work."""
+"""Errors of the product that do not explain why a loop cannot work."""
 
 Cell = tuple[str, str, int]
 """A loop, a strategy and a number of workers."""
@@ -69,7 +69,7 @@ def names() -> list[str]:
 
 
 def make_references(cells: Iterable[Cell], folder: Path) -> None:
-    """The results that these cells are judged by, each in `reference_of` the cell."""
+    """The reference results of these cells, each in `reference_of` the cell."""
     for place, (loop, strategy, workers) in {reference_of(folder, cell): cell for cell in cells}.items():
         if strategy == "downpour":
             with _environment(PACE):
@@ -94,7 +94,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 class Computer:
-    """This computer as the only host, with a home of its own for the user."""
+    """This computer as the only host, with a separate home of the user."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self._desktop = Desktop(folder)
@@ -104,7 +104,7 @@ class Computer:
         )
 
     def run(self, loop: str, strategy: str, workers: int) -> tuple[subprocess.CompletedProcess[str] | None, Path]:
-        """How `torchyard run` ended, None where it did not, and the folder of the results."""
+        """The outcome of `torchyard run`, None if it did not end, and the folder of the results."""
         folder = self._folder / f"{loop}-{strategy}-{workers}"
         folder.mkdir()
         kind, more = STRATEGIES[strategy]
@@ -139,15 +139,15 @@ def warm_python(folder: Path) -> Iterator[str]:
         stack.callback(fork_server.close)
         fork_server.serve(write_client(folder), os.getpid())
         stopped = threading.Event()
-        hearing = threading.Thread(target=_hear, args=(fork_server, stopped))
+        hearing = threading.Thread(target=_serve_exit_statuses, args=(fork_server, stopped))
         hearing.start()
         stack.callback(hearing.join)
         stack.callback(stopped.set)
         yield str(folder / "python")
 
 
-def _hear(fork_server: ForkServer, stopped: threading.Event) -> None:
-    """It waits until what it says of each script's end is read."""
+def _serve_exit_statuses(fork_server: ForkServer, stopped: threading.Event) -> None:
+    """It waits until its report of each script's end is read."""
     while not stopped.wait(0.5):
         fork_server.receive_pending()
 
@@ -160,7 +160,7 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """What is to be said of a run, by its end, its results and those of the reference: of ranks alone for downpour."""
+    """The verdict on a run, by its end, its results and those of the reference (for downpour, of separate ranks)."""
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
     if done.returncode != 0:
@@ -190,7 +190,7 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """The largest difference of each tensor, and its name. Of buffers the chief's count."""
+    """The largest difference of all tensors, and its name. Only the chief's buffers count."""
     for kind in ("parameters", "buffers") if rank == 0 else ("parameters",):
         yield from _differences(ours, theirs, kind, rank)
     for kind in ("losses", "numbers"):
@@ -228,7 +228,7 @@ def _judge_learning(found: list[dict[str, Any]], alone: list[dict[str, Any] | No
     for rank, each in enumerate(found):
         if max(difference for difference, _ in _differences(each, alone[rank] or {}, "parameters", rank)) < TOLERANCE:
             return Verdict("different", f"rank {rank} has trained alone")
-        # A group that begins late begins with what others have learnt: its first loss may be low already.
+        # A group that begins late begins with the others' updates: its first loss may already be low.
         losses, untrained = each["losses"], (alone[rank] or {})["losses"]
         part = max(1, len(losses) // 4)
         first, last = untrained[: max(1, part // 2)].mean().item(), losses[-part:].mean().item()

@@ -35,7 +35,7 @@ SAMPLE = [
     ("min_gpt", "downpour", 2),
     ("encoder_head", "downpour", 3),
 ]
-"""What CI runs of the matrix: each strategy, and each way in which gradients come about."""
+"""CI's sample of the matrix: each strategy, and each way of computing gradients."""
 TRAINED_BY_DDP = [
     "batch_norm_evaluation",
     "dcgan",
@@ -46,7 +46,7 @@ TRAINED_BY_DDP = [
     "vae",
     "wgan_clamp",
 ]
-"""Loops that DistributedDataParallel, by hand, trains rightly too."""
+"""Loops that plain DistributedDataParallel trains correctly too."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Computer
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory, torch_for_hosts: ForkServer) -> Path:
-    """The folder of the results that the sample is judged by, computed in a process of their own."""
+    """The folder of the sample's reference results, computed in separate processes."""
     folder = tmp_path_factory.mktemp("references")
     cells = [*SAMPLE, *((loop, "all_reduce", 2) for loop in TRAINED_BY_DDP)]
     program = "\n".join(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.lab.boot import REPOSITORY
+from tests import REPOSITORY
 from torchyard_core.interop.format_registry import FORMATS, read_foreign
 
 PAGE = (REPOSITORY / "docs" / "formats.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Helpers of login tests: a home with an ssh configuration, hosts behind a bastion, and scripted answers."""
+"""For tests of logins: a home with an ssh configuration, hosts behind a bastion, and scripted answers."""
 
 from __future__ import annotations
 

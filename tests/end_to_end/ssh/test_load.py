@@ -49,7 +49,7 @@ def all_at_once(dial: SshDialer, names: list[str]) -> list[SshConnection]:
 
 
 @contextmanager
-def nobody_gets_in(host: LabHost) -> Iterator[None]:
+def logins_blocked(host: LabHost) -> Iterator[None]:
     """Keeps logins on the host half open inside the block."""
     gate = host.home / "closed"
     gate.touch()
@@ -62,7 +62,7 @@ def nobody_gets_in(host: LabHost) -> Iterator[None]:
         gate.unlink()
 
 
-def swallow(addresses: list[str]) -> None:
+def drop_packets(addresses: list[str]) -> None:
     """Silently drops packets from this machine to these addresses for the lifetime of the lab."""
     route = subprocess.run(["ip", "route", "get", addresses[0]], capture_output=True, text=True, check=True).stdout
     device = route.partition(" dev ")[2].split()[0]
@@ -70,7 +70,7 @@ def swallow(addresses: list[str]) -> None:
     subprocess.run(["ip", "-batch", "-"], input="".join(lines), text=True, check=True)
 
 
-def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: LabFactory, home: Path) -> None:
+def test_many_hosts_log_in_through_a_bastion_that_accepts_one_login_at_a_time(lab: LabFactory, home: Path) -> None:
     narrow = HostSpec("gpu-a", login_takes_s=0.01, sshd=ONE_AT_A_TIME)
     made = lab(hosts=[HostSpec("bastion", sshd=ONE_AT_A_TIME), narrow, "gpu-b"])
     bastion, one, other = made.hosts
@@ -85,9 +85,9 @@ def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: L
     names = [f"{kind}-{number}" for number in range(12) for kind in ("one", "other")]
 
     with ThreadPoolExecutor(1) as pool:
-        with nobody_gets_in(one):
+        with logins_blocked(one):
             coming = pool.submit(all_at_once, dialer(made, home), names)
-            wait_until(lambda: "past MaxStartups" in one.log())  # it drops logins, and they come again
+            wait_until(lambda: "past MaxStartups" in one.log())  # it drops logins, which are retried
         connections = coming.result()
     try:
         wait_until(lambda: [sessions(host) for host in made.hosts] == [1, 12, 12])
@@ -96,25 +96,25 @@ def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: L
             connection.close()
 
 
-def test_no_more_log_in_at_once_than_an_sshd_takes(lab: LabFactory, home: Path) -> None:
+def test_concurrent_logins_stay_within_the_limit_of_an_sshd(lab: LabFactory, home: Path) -> None:
     made = lab(hosts=[HostSpec("gpu-a", login_takes_s=0.01, sshd=("MaxStartups 10:100:10",))])
     (host,) = made.hosts
     write_config(home, made, f"Host gpu-*\n  HostName {host.address}\n")
 
     with ThreadPoolExecutor(1) as pool:
-        with nobody_gets_in(host):
+        with logins_blocked(host):
             coming = pool.submit(all_at_once, dialer(made, home), [f"gpu-{number}" for number in range(30)])
             wait_until(lambda: half_open(host) == AT_ONCE)
         connections = coming.result()
     try:
-        assert "MaxStartups" not in host.log()  # nor did more than it takes ever come
+        assert "MaxStartups" not in host.log()  # and never more than it accepts
         wait_until(lambda: sessions(host) == 30)
     finally:
         for connection in connections:
             connection.close()
 
 
-def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_systems_ssh_is_throttled_too(lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = lab(hosts=[HostSpec("bastion", login_takes_s=0.5, sshd=("MaxStartups 10:100:10",)), "gpu-a"])
     bastion, host = made.hosts
     known_hosts = home / "known_hosts"
@@ -144,12 +144,12 @@ def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeyp
     assert "MaxStartups" not in bastion.log()
 
 
-def test_a_host_that_takes_ten_seconds_is_slow_and_dead_ones_delay_nobody(lab: LabFactory, home: Path) -> None:
+def test_a_slow_host_does_not_fail_and_dead_hosts_delay_no_others(lab: LabFactory, home: Path) -> None:
     made = lab(hosts=["fast", HostSpec("slow", login_takes_s=10.0)])
     write_config(home, made, "Host *\n  ConnectTimeout 9\n")
     subnet = desktop_address(made).rpartition(".")[0]
     dead = [f"{subnet}.{200 + number}" for number in range(40)]
-    swallow(dead)
+    drop_packets(dead)
     hosts = [Host(name=f"dead-{number}", address=address) for number, address in enumerate(dead)]
     hosts += [Host(name=host.name, address=host.address) for host in made.hosts]
     (home / "known_hosts").write_text(made.known_hosts)
@@ -173,11 +173,11 @@ def test_a_host_that_takes_ten_seconds_is_slow_and_dead_ones_delay_nobody(lab: L
     assert (found["fast"], found["slow"]) == ("fast\n", "slow\n")
     assert all(isinstance(found[f"dead-{number}"], Unreachable) for number in range(40))
     assert came["slow"] >= 10
-    # Behind even one of the dead it would have come after all that time.
+    # If it had waited for one dead host, it would have taken all that time.
     assert came["fast"] < min(came[f"dead-{number}"] for number in range(40))
 
 
-# Whether the other side is still there
+# Lost connections
 
 
 def test_a_pulled_cable_ends_a_silent_connection_within_the_configured_time(lab: LabFactory, home: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_pulled_cable_ends_a_silent_connection_within_the_configured_time(lab:
         assert connections[2].is_active
 
 
-def test_a_pulled_cable_ends_senders_whom_nobody_reads_any_more(lab: LabFactory, home: Path) -> None:
+def test_a_pulled_cable_ends_blocked_senders(lab: LabFactory, home: Path) -> None:
     made = lab(hosts=["bastion", "gpu-a"])
     bastion, far = made.hosts
     write_config(
@@ -230,7 +230,7 @@ def test_a_pulled_cable_ends_senders_whom_nobody_reads_any_more(lab: LabFactory,
         for sender in senders:
             sender.start()
         wait_until(lambda: far.bytes_received > 4_000_000)
-        bastion.cut_cable()  # what all of them have under way is more than TCP takes, so that they stand and wait
+        bastion.cut_cable()  # together they send more than TCP buffers, so that they block
 
         assert all(over.wait(60) for over in ended)
         for sender in senders:

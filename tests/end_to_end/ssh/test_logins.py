@@ -26,7 +26,7 @@ WHERE = """
 """
 
 
-def everywhere(tmp_path: Path, lab: Lab) -> Path:
+def one_per_host(tmp_path: Path, lab: Lab) -> Path:
     """A topology with one replica on each host, which prints its host."""
     pools = "".join(
         f"  - {{name: on-{host.name}, role: worker, replicas: 1, hosts: [{host.name}]}}\n" for host in lab.hosts
@@ -39,7 +39,7 @@ def everywhere(tmp_path: Path, lab: Lab) -> Path:
 
 
 def assert_runs_everywhere(desktop: Desktop, lab: Lab, tmp_path: Path) -> None:
-    outcome = run(desktop, everywhere(tmp_path, lab))
+    outcome = run(desktop, one_per_host(tmp_path, lab))
     assert outcome.ended["state"] == "succeeded", (outcome.ended, outcome.stderr)
     for number, host in enumerate(lab.hosts):
         assert log_of(desktop, outcome.run_id, f"worker-{number}") == f"worker-{number} on {host.name} unresolvable\n"
@@ -77,7 +77,7 @@ def test_the_systems_own_ssh_as_transport(desktop: Desktop, lab3: Lab, tmp_path:
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {config} "$@"\n')
     wrapper.chmod(0o755)
-    file = everywhere(tmp_path, lab3)
+    file = one_per_host(tmp_path, lab3)
 
     outcome = run(desktop, file, env={"PATH": f"{wrapper.parent}:/usr/bin:/bin"})
 

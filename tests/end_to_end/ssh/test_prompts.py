@@ -137,7 +137,7 @@ def test_a_wrong_passphrase_is_asked_again_and_giving_up_ends_it_for_all(
 
     assert len(asked.questions) == 2
     assert all("was cancelled: no valid passphrase was given for the key ~/.ssh/locked" in said for said in sentences)
-    # Who tries again later is asked again.
+    # A later attempt asks again.
     with pytest.raises(LoginRefused):
         dial.connect(Host(name="plain"))
     assert len(asked.questions) == 3
@@ -150,7 +150,7 @@ def test_three_wrong_passphrases_are_enough(hosts: Lab, home: Path, encrypted_ke
     assert len(asked.questions) == 3
 
 
-def test_without_anybody_to_ask_the_sentence_says_what_is_needed(hosts: Lab, home: Path, encrypted_key: Path) -> None:
+def test_without_a_terminal_the_error_names_the_missing_passphrase(hosts: Lab, home: Path, encrypted_key: Path) -> None:
     with pytest.raises(LoginRefused) as refused:
         dialer(hosts, home, None).connect(Host(name="plain"))
 
@@ -158,7 +158,7 @@ def test_without_anybody_to_ask_the_sentence_says_what_is_needed(hosts: Lab, hom
     assert "ssh-add" in refused.value.hint
 
 
-def test_an_open_key_that_will_do_spares_the_question(hosts: Lab, home: Path, encrypted_key: Path) -> None:
+def test_an_unencrypted_key_avoids_the_question(hosts: Lab, home: Path, encrypted_key: Path) -> None:
     config = home / ".ssh" / "config"
     config.write_text(
         f"Host *\n  IdentityFile ~/.ssh/locked\n  IdentityFile {hosts.identity_file}\n{config.read_text()}"
@@ -214,7 +214,7 @@ def test_the_agent_of_the_configuration_and_a_public_key_file_name_the_key(
     hosts: Lab, home: Path, encrypted_key: Path, agent: Path
 ) -> None:
     add_key(agent, encrypted_key, home)
-    for number in range(7):  # more than MaxAuthTries lets one try
+    for number in range(7):  # more than MaxAuthTries allows
         other = home / f"other-{number}"
         make_key(other, "other")
         add_key(agent, other, home)
@@ -256,7 +256,7 @@ def test_a_password_is_asked_again_when_it_is_wrong_and_once_when_it_is_right(ho
     assert asked.questions[1].complaint
 
 
-def test_a_key_and_then_a_password_where_the_host_wants_both(hosts: Lab, home: Path) -> None:
+def test_a_key_and_then_a_password_if_the_host_requires_both(hosts: Lab, home: Path) -> None:
     asked = Asked(PASSWORD)
     with connected(dialer(hosts, home, asked), [as_lee(hosts, "both")]) as (connection,):
         assert says(connection, "whoami") == "lee\n"
@@ -264,7 +264,7 @@ def test_a_key_and_then_a_password_where_the_host_wants_both(hosts: Lab, home: P
 
 
 @pytest.mark.parametrize("name", ["pam", "password", "both"])
-def test_giving_up_or_nobody_to_ask_is_a_plain_refusal(hosts: Lab, home: Path, name: str) -> None:
+def test_a_cancelled_or_impossible_question_is_a_refused_login(hosts: Lab, home: Path, name: str) -> None:
     with pytest.raises(LoginRefused, match="was cancelled"):
         dialer(hosts, home, Asked(None)).connect(as_lee(hosts, name))
     with pytest.raises(LoginRefused, match="it asks for a password or code") as refused:
@@ -272,7 +272,7 @@ def test_giving_up_or_nobody_to_ask_is_a_plain_refusal(hosts: Lab, home: Path, n
     assert "on a terminal" in refused.value.hint
 
 
-def test_an_answer_that_comes_after_the_server_has_closed_is_not_asked_for_again(
+def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
     lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torchyard_core.fleet.ssh.authentication.PATIENT_FOR_S", 0)
@@ -281,7 +281,7 @@ def test_an_answer_that_comes_after_the_server_has_closed_is_not_asked_for_again
 
     class Slow(Asked):
         def ask(self, question: CredentialPrompt) -> str | None:
-            # As after LoginGraceTime, which would hold for the next attempt too.
+            # Like LoginGraceTime, which would also end the next attempt.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()
             return super().ask(question)
@@ -325,7 +325,8 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     place = hosts["pam"].address
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
-    # A shell, as people have it: when the first process of a session ends, the kernel itself puts the terminal right.
+    # Started from a shell, as by users: when the first process of a session ends, the kernel itself resets the
+    # terminal.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

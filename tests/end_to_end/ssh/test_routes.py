@@ -102,7 +102,7 @@ def test_logins_that_begin_at_once_share_the_bastion_too(chain: Lab, home: Path,
             connection.close()
 
 
-def test_a_bastion_that_has_gone_takes_its_hosts_along_and_the_next_login_brings_it_back(
+def test_a_lost_bastion_ends_its_hosts_connections_and_the_next_login_restores_it(
     chain: Lab, home: Path, dialer: SshDialer
 ) -> None:
     write_config(home, chain, deep(chain))
@@ -129,7 +129,7 @@ def test_the_configuration_can_lie_in_an_included_file(chain: Lab, home: Path, d
         assert says(connection, "hostname") == "gpu-c\n"
 
 
-def test_a_proxy_command_is_a_way_too_and_ends_with_the_login(chain: Lab, home: Path, dialer: SshDialer) -> None:
+def test_a_proxy_command_is_used_and_ends_with_the_login(chain: Lab, home: Path, dialer: SshDialer) -> None:
     outer, inner, _ = chain.hosts
     known_hosts = home / "known_hosts"
     command = f"ssh -F none -i {chain.identity_file} -o UserKnownHostsFile={known_hosts} -W %h:%p root@{outer.address}"
@@ -141,7 +141,7 @@ def test_a_proxy_command_is_a_way_too_and_ends_with_the_login(chain: Lab, home: 
     wait_until(lambda: not sessions(outer))
 
 
-def test_a_proxy_command_that_fails_is_told_in_its_own_words(chain: Lab, home: Path, dialer: SshDialer) -> None:
+def test_a_failing_proxy_command_is_reported_with_its_message(chain: Lab, home: Path, dialer: SshDialer) -> None:
     write_config(home, chain, "Host gpu-b\n  ProxyCommand sh -c 'echo the gate is shut >&2; exit 3'\n")
 
     with pytest.raises(Unreachable, match="the ProxyCommand to gpu-b failed: the gate is shut"):
@@ -159,7 +159,7 @@ def test_a_key_on_record_under_an_alias_counts(chain: Lab, home: Path, dialer: S
         assert says(connection, "hostname") == "gpu-a\n"
 
 
-def test_the_keys_of_bastions_are_checked_and_trusted_on_the_way_that_they_have(
+def test_the_keys_of_bastions_are_checked_and_trusted_over_their_route(
     chain: Lab, home: Path, dialer: SshDialer
 ) -> None:
     write_config(home, chain, deep(chain))
@@ -181,14 +181,14 @@ def test_the_keys_of_bastions_are_checked_and_trusted_on_the_way_that_they_have(
 
 
 def test_a_dead_bastion_is_named(chain: Lab, home: Path, dialer: SshDialer) -> None:
-    nobody = f"{desktop_address(chain).rpartition('.')[0]}.250"
-    write_config(home, chain, f"Host gpu-*\n  ProxyJump gate\nHost gate\n  HostName {nobody}\n  ConnectTimeout 1\n")
+    unused = f"{desktop_address(chain).rpartition('.')[0]}.250"
+    write_config(home, chain, f"Host gpu-*\n  ProxyJump gate\nHost gate\n  HostName {unused}\n  ConnectTimeout 1\n")
 
-    with pytest.raises(Unreachable, match=rf"gate \({nobody}:22\)"):
+    with pytest.raises(Unreachable, match=rf"gate \({unused}:22\)"):
         dialer.connect(Host(name="gpu-b"))
 
 
-def test_a_run_behind_a_bastion_that_breaks_goes_on_and_is_followed_to_its_end(
+def test_a_run_behind_a_broken_bastion_continues_and_is_followed_to_its_end(
     chain: Lab, make_desktop: MakeDesktop, tmp_path: Path
 ) -> None:
     desktop = make_desktop(chain)

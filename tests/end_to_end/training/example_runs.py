@@ -20,7 +20,7 @@ TENSORFLOW = REPOSITORY / ".venv-tensorflow"
 FEW_EPOCHS = ["--epochs", "3"]
 """Fewer epochs for scripts that accept them: these tests are about the command."""
 WITHIN_S = 170.0
-LEARNT = 0.5
+LEAST_ACCURACY = 0.5
 """Least test accuracy for ten classes after a few epochs; guessing gives 0.1."""
 TRAINERS = ("chief", "worker")
 MISTAKES = ("Traceback", "fault in Torchyard", "Error:")
@@ -81,7 +81,7 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # what is drawn over is there too
+    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # the log also has overwritten lines
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
@@ -90,7 +90,7 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}
     missing = len(place.hosts) - sum(pool["replicas"] for pool in pools)
-    if missing > 0:  # each host is to have its part
+    if missing > 0:  # each host gets its part
         workers = next(pool for pool in pools if pool["role"] == "worker")
         workers["replicas"] += missing
         settings[f"pools.{workers['name']}.replicas"] = workers["replicas"]
@@ -117,9 +117,8 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
 
 
 def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
-    """Asserts that the output shows the run's end, replicas, progress and result.
-
-    Returns the run as `runs show --json` has it.
+    """Asserts that the output shows the run's end, replicas, progress and result. Returns the answer of `runs show
+    --json`.
     """
     assert shown.code == 0, shown.text
     assert not any(word in shown.text for word in MISTAKES), shown.text
@@ -143,7 +142,7 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
         return run
     chief = trainers[0]
     [accuracy] = re.findall(rf"{chief} \| test accuracy ([0-9.]+)", shown.text)
-    assert float(accuracy) > LEARNT, shown.text
+    assert float(accuracy) > LEAST_ACCURACY, shown.text
     for replica in replicas:
         if replica["state"] == "succeeded":
             assert f"{replica['name']} on {replica['host']} succeeded" in shown.text, shown.text
@@ -154,8 +153,8 @@ def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
 
 
 def assert_reported(metrics: dict[str, Any], replicas: Sequence[dict[str, Any]], *, document: dict[str, Any]) -> None:
-    """Every trainer of a strategy has reported its steps. Servers and reducers have none; the first second's end is the
-    first time that they report."""
+    """Asserts that every trainer has reported its steps. Servers and reducers take none, and first report after a
+    second."""
     if document.get("strategy", {}).get("kind", "none") == "none":
         return
     for replica in replicas:

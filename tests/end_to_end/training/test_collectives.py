@@ -88,12 +88,12 @@ def test_all_stop_early_together_and_a_group_that_died_takes_part_again(
     told = {name: re.findall(r"epoch (\d+) validation (\S+) of (\d+)", log) for name, log in logs.items()}
     assert told["worker-0"] == told["worker-1"]
     assert [int(epoch) for epoch, _, _ in told["worker-0"]] == list(range(5))
-    assert {samples for _, _, samples in told["worker-0"]} == {"60"}  # each one once, from all three
+    assert {samples for _, _, samples in told["worker-0"]} == {"60"}  # each once, from all three
     if dies:
         assert int(told["worker-2"][0][0]) == 0
     else:
         assert told["worker-2"] == told["worker-0"]
-    # Names of the script's own are in the events, at the end, and in `runs show`.
+    # Custom metrics are in the events, at the end, and in `runs show`.
     metrics = outcome.ended["metrics"]["worker-0"]
     assert metrics["samples"] == 60
     assert metrics["validation"] == float(told["worker-0"][-1][1])

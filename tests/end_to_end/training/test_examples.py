@@ -87,13 +87,13 @@ def kind_of(example: Path) -> str:
     [
         (example, place)
         for example, place in itertools.product(EXAMPLES, PLACES)
-        if place == "this computer" or not uses_tensorflow(example)  # `test_tensorflow` runs those there, as text too
+        if place == "this computer" or not uses_tensorflow(example)  # else `test_tensorflow`
     ],
     ids=lambda value: name_of(value) if isinstance(value, Path) else value,
 )
 def test_every_example_runs_as_text(places: dict[str, Place], example: Path, place: str) -> None:
     needs_tensorflow(example)
-    # Servers report after a second, and their reports have no step: these runs are long enough to show some.
+    # Servers report after a second, without a step: these runs are long enough for such reports.
     shows_servers = kind_of(example) in ("sandblaster", "downpour") and place == "this computer"
     shown = launch(example, places[place], TEXT[place], is_short=not shows_servers)
     run = assert_shown(shown, example, places[place])

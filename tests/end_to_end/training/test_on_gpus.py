@@ -1,7 +1,4 @@
-"""Real GPUs under real runs: found, planned for, given by UUID, watched; and the example under every strategy on them.
-
-These run where there is an NVIDIA GPU.
-"""
+"""Runs on a real NVIDIA GPU: detection, planning, assignment by UUID, monitoring; the example under every strategy."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.running import DIGITS, events_of, log_of, logs_of, programs_on, run, started, topology
-from tests.end_to_end.training.test_strategies import GENTLEST, TOGETHER, accuracies
+from tests.end_to_end.training.test_strategies import HOGWILD_OPTIONS, SYNCHRONOUS_OPTIONS, accuracies
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 
@@ -38,7 +35,7 @@ HOLD = """
 """
 
 
-def smi(query: str) -> list[list[str]]:
+def nvidia_smi(query: str) -> list[list[str]]:
     """The GPUs according to nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -57,7 +54,9 @@ def test_a_gpu_is_found_planned_given_watched_and_kept_from_others(
     hosts = lab(1)
     desktop, other = make_desktop(hosts), make_desktop(hosts)
     (host,) = answer(desktop, "hosts", "check")
-    for gpu, (index, identity, name, memory) in zip(host["gpus"], smi("index,uuid,name,memory.total"), strict=True):
+    for gpu, (index, identity, name, memory) in zip(
+        host["gpus"], nvidia_smi("index,uuid,name,memory.total"), strict=True
+    ):
         assert (gpu["index"], gpu["uuid"], gpu["name"]) == (int(index), identity, name)
         assert gpu["memory_mb"] == pytest.approx(int(memory), abs=1)
     count = len(host["gpus"])
@@ -90,7 +89,7 @@ def test_a_gpu_is_found_planned_given_watched_and_kept_from_others(
     wait_until(lambda: not any(gpu["processes"] for gpu in answer(desktop, "status")[0]["gpus"]))
 
 
-ENOUGH = 0.97
+LEAST_ACCURACY = 0.97
 """Accuracy; one process on the CPU reaches 0.99."""
 TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 
@@ -113,7 +112,7 @@ def test_the_example_learns_on_gpus_under_every_strategy(
     """Three hosts share this machine's first GPU through a setup line, since no plan assigns a GPU twice."""
     is_synchronous = strategy.split()[1].strip(",") not in ("downpour", "hogwild")
     pools = [TRAINERS, *more, "{name: scorer, role: evaluator, replicas: 1}"]
-    arguments = TOGETHER if is_synchronous else GENTLEST
+    arguments = SYNCHRONOUS_OPTIONS if is_synchronous else HOGWILD_OPTIONS
     lines = "".join(f"      - {pool}\n" for pool in pools)
     script = (
         (DIGITS / "train.py").read_text().replace("cluster = ty.join()", "cluster = ty.join(); print(cluster.device)")
@@ -143,7 +142,7 @@ def test_the_example_learns_on_gpus_under_every_strategy(
         assert "cuda:0" in logs[name].splitlines(), logs[name]
     if is_synchronous:
         (score,) = {accuracies(logs[name])[-1] for name in trainers}
-        assert score >= ENOUGH, logs[trainers[0]]
-    assert accuracies(logs["evaluator-0"])[-1] >= ENOUGH, logs["evaluator-0"]
+        assert score >= LEAST_ACCURACY, logs[trainers[0]]
+    assert accuracies(logs["evaluator-0"])[-1] >= LEAST_ACCURACY, logs["evaluator-0"]
     assert not any("Traceback" in log for log in logs.values()), logs
     wait_until(lambda: not programs_on(lab3))

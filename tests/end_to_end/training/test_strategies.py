@@ -21,12 +21,12 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
-TOGETHER = ("--epochs", EPOCHS, "--batch-size", "10")
+SYNCHRONOUS_OPTIONS = ("--epochs", EPOCHS, "--batch-size", "10")
 """Batch size for three trainers with averaged gradients: together about that of one process."""
-GENTLE = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
-GENTLEST = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
-"""For groups at their own pace, whose steps add up: what each takes has to be smaller. On a busy machine groups of
-Hogwild take some dozens between two exchanges, all in the same direction."""
+DOWNPOUR_OPTIONS = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
+HOGWILD_OPTIONS = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
+"""For asynchronous groups, whose steps add up and must therefore be smaller. On a busy machine groups of Hogwild take
+dozens of steps between two exchanges, all in the same direction."""
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
 """Largest difference to the accuracy of one process."""
 
@@ -54,7 +54,7 @@ def accuracies(text: str) -> list[float]:
 
 
 def last_scored(log: str) -> int:
-    """The step of the last checkpoint that an evaluator scored."""
+    """The step of the last checkpoint that an evaluator evaluated."""
     return int(re.findall(r"step (\d+) test accuracy", log)[-1])
 
 
@@ -88,28 +88,28 @@ def trained(
         (
             "kind: sandblaster",
             [CHIEF, TWO_WORKERS, "{name: servers, role: ps, replicas: 2, hosts: [gpu-b, gpu-c]}", EVALUATOR],
-            TOGETHER,
+            SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
         ),
         (
             "kind: reduction_server",
             [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 3}"],
-            TOGETHER,
+            SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
         ),
         (
             "kind: reduction_server",
             [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 2}"],
-            TOGETHER,
+            SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
         ),
         (
             "kind: downpour, max_staleness: 8",
             [TWO_GROUPS, "{name: servers, role: ps, replicas: 1, hosts: [gpu-c]}", EVALUATOR],
-            GENTLE,
+            DOWNPOUR_OPTIONS,
             ASYNCHRONOUS,
         ),
-        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], GENTLEST, ASYNCHRONOUS),
+        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], HOGWILD_OPTIONS, ASYNCHRONOUS),
     ],
     ids=["sandblaster", "reducers", "mixed", "downpour", "hogwild"],
 )
@@ -126,8 +126,8 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     within: float,
 ) -> None:
     desktop.use(lab3, python=warm_python)
-    # Groups at their own pace print what each has by then. The model that is kept is the chief's when all have ended:
-    # there the run waits for the evaluator, which has then scored it.
+    # Asynchronous groups print the accuracy of their own model. The final model is the chief's after all groups have
+    # ended: the run waits for the evaluator, which then has evaluated it.
     ends_with = "trainers" if within == SYNCHRONOUS else "all"
     outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments, ends_with=ends_with)
 
@@ -139,7 +139,7 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert printed[0] >= accuracy_of_one - within, logs[trainers[0]]
     else:
         assert last_scored(logs["evaluator-0"]) == outcome.ended["metrics"][trainers[0]]["step"], logs["evaluator-0"]
-    # Everybody has ended by itself, with 0: servers and reducers with the trainers, an evaluator after the last
+    # All have exited with 0 by themselves: servers and reducers with the trainers, an evaluator after the last
     # checkpoint.
     ends = {replica["name"]: (replica["state"], replica["exit_code"]) for replica in outcome.ended["replicas"]}
     assert {name: code for name, (_, code) in ends.items()} == dict.fromkeys(ends, 0), logs
@@ -150,7 +150,7 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert scored[-1] >= accuracy_of_one - within, logs["evaluator-0"]
     if strategy == "kind: reduction_server":
         assert ("all sum a share" in logs["chief-0"]) == (request.node.callspec.id == "mixed"), logs["chief-0"]
-    # What servers and reducers report has come as far as what trainers do.
+    # Reports of servers and reducers arrive like those of trainers.
     for name, told in outcome.ended["metrics"].items():
         if name.startswith("ps"):
             assert told["version"] > 0, told

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.tensorflow]
 
 EXAMPLES = REPOSITORY / "examples" / "tensorflow"
 ENVIRONMENT = REPOSITORY / ".venv-tensorflow"
-LEARNT = 0.9
+LEAST_ACCURACY = 0.9
 """Least accuracy for ten patterns; guessing gives 0.1, and noise prevents 1."""
 
 
@@ -57,9 +57,9 @@ def test_workers_on_several_hosts_keep_one_model(desktop: Desktop, lab3: Lab) ->
     logs = logs_of(desktop, run["run_id"])
     for name in hosts:
         assert f"{name.replace('-', ' ')}: 3 train together\n" in logs[name]
-        # Each has its own part of the data; what all come to is the same.
+        # Each has its own part of the data; the results are the same.
         assert losses(logs[name]) == losses(logs["chief-0"])
-        assert accuracy(logs[name]) == accuracy(logs["chief-0"]) > LEARNT
+        assert accuracy(logs[name]) == accuracy(logs["chief-0"]) > LEAST_ACCURACY
     assert losses(logs["chief-0"])[-1] < losses(logs["chief-0"])[0] / 2
 
 
@@ -81,5 +81,5 @@ def test_parameter_servers_and_workers_serve_until_their_chief_has_ended(desktop
     assert steps.keys() == {"gpu-b", "gpu-c"}
     assert sum(steps.values()) == 180
     assert losses(chief)[-1] < losses(chief)[0] / 2
-    assert accuracy(chief) > LEARNT
+    assert accuracy(chief) > LEAST_ACCURACY
     wait_until(lambda: not programs_on(lab3))

@@ -12,7 +12,7 @@ import pytest
 from tests.agent.fake_nvml import FakeGpu
 from tests.end_to_end.running import Outcome, log_of, logs_of, run, topology
 from tests.lab import Desktop, Lab
-from tests.lab.gpus import give_gpus
+from tests.lab.hosts.gpus import give_gpus
 from tests.lab_fixtures import LabFactory
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -46,7 +46,7 @@ def with_gpus(lab: Lab) -> None:
 
 
 def torchrun_environments(lab: Lab, script: Path, processes: Mapping[str, int]) -> dict[int, dict[str, str]]:
-    """The environment of each rank under torchrun with so many processes per host, by RANK."""
+    """The environment of each rank under torchrun with these numbers of processes per host, by RANK."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     started = []
     for node_rank, host in enumerate(lab.hosts):
@@ -65,7 +65,7 @@ def torchrun_environments(lab: Lab, script: Path, processes: Mapping[str, int]) 
     return found
 
 
-def test_every_variable_is_torchruns(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
+def test_every_variable_equals_torchruns(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
     hosts = lab(3)
     with_gpus(hosts)
     desktop = make_desktop(hosts)
@@ -151,7 +151,7 @@ def test_each_replica_sees_its_own_gpus(lab: LabFactory, make_desktop, tmp_path:
     assert seen == ["GPU-gpu-a-0", "GPU-gpu-a-1", ""]
 
 
-def test_nobody_takes_a_gpu_that_a_run_holds(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
+def test_a_gpu_held_by_a_run_is_not_available_to_others(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
     hosts = lab(3)
     with_gpus(hosts)
     first, second = make_desktop(hosts), make_desktop(hosts)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Desktop
-from tests.lab.host import LabHost
+from tests.lab.hosts.host import LabHost
 from torchyard_core.home import Home
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel

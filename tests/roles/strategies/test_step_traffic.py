@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import ForkServer
-from tests.lab.host import LabHost
+from tests.lab.hosts.host import LabHost
 from tests.lab_fixtures import LabFactory
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]

@@ -11,7 +11,7 @@ from PySide6.QtCore import QPoint
 
 from tests.window.user import User
 from torchyard_core.booking.model import Booking, Draft, Slot
-from torchyard_core.booking.store import default_url, open_store
+from torchyard_core.booking.store import open_store
 from torchyard_core.home import Home
 from torchyard_core.identity import login_name
 from torchyard_gui.bookings.calendar.block_painting import rect_of
@@ -25,7 +25,7 @@ LANES_DOWN = 3
 def prepare(home: Path) -> None:
     """Books 8 hours of one GPU three times, tomorrow."""
     begin = datetime.now(UTC).replace(hour=6, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    store = open_store(default_url(Home(home).bookings_file), login_name())
+    store = open_store(f"sqlite:///{Home(home).bookings_file}", login_name())
     store.remember_slots(SLOTS)
     for number, title in enumerate(TITLES):
         store.book(Draft(title, (f"GPU-a{number}",), begin, begin + timedelta(hours=8), "UTC"))

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from tests import REPOSITORY
 from tests.core.test_docs import anchors
-from tests.lab.boot import REPOSITORY
 from torchyard_core.cli.views.run_progress import PlainView
 from torchyard_core.launch.checks.check import CHECKLIST, Check
 

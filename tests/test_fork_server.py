@@ -1,4 +1,4 @@
-"""Forked commands."""
+"""The fork server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 """The next process gets the free ID that follows this one."""
 
 
-def test_a_command_is_waited_for_although_an_earlier_one_had_its_process_id() -> None:
-    """The system gives an ID again after 32768 processes: the earlier end is none of the later command's."""
+def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
+    """Process IDs are reused after 32768 processes: the end of the earlier process is not that of the later command."""
     fork_server = ForkServer(dict(os.environ), "json")
     made: list[ForkedProcess] = []
 

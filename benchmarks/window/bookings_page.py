@@ -1,7 +1,7 @@
 """Cost of drawing the calendar: a week of 256 lanes on 32 hosts, at the density of 100,000 bookings a year, with usage.
 
-Promised: a week of 256 lanes drawn in at most 100 ms, of which 1440 × 900 pixels have a part in sight (all lanes on one
-picture are told too, and promised to nobody); and a drag without a visible stall: its longest step, from the mouse's
+Promised: a week of 256 lanes drawn in at most 100 ms, of which 1440 × 900 pixels have a part in sight (all lanes in one
+picture are reported too, without a promise); and a drag without a visible stall: its longest step, from the mouse's
 move to the last pixel, with the refusal looked up, within two frames of a screen. Drawing happens on one thread and
 waits for nothing, so what is measured is that thread's time: on a machine that does other things besides, the clock on
 the wall would measure those.
@@ -23,8 +23,8 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtTest import QTest
 
-from benchmarks.application import themed_application
 from benchmarks.harness import Promise, record, show
+from benchmarks.window.application import themed_application
 from torchyard_core.booking.model import Booking, Slot, State, Use
 from torchyard_core.home import Home
 from torchyard_gui.bookings.calendar.display_list import build_display_list
@@ -92,7 +92,7 @@ def main() -> list[Promise]:
         home = Home(Path(folder))
         fleet = FleetModel(home, home.fleet_file)
         model = BookingsModel(home, fleet, clock=lambda: NOW)
-        model.reload = lambda: None  # type: ignore[method-assign]  # the calendar is not what is measured
+        model.reload = lambda: None  # type: ignore[method-assign]  # the calendar is not measured
         model.seen, model.has_loaded = seen, True
         page = BookingsPage(model)
         page.folded = set()
@@ -137,14 +137,14 @@ def main() -> list[Promise]:
 
 
 def of_thread(work: Callable[[], object]) -> float:
-    """Milliseconds of the thread's time."""
+    """CPU time of the thread in milliseconds."""
     start = time.thread_time()
     work()
     return (time.thread_time() - start) * 1000
 
 
 def drag(page: BookingsPage) -> list[float]:
-    """Each step of a booking's being carried over the calendar: event, refusal, and repaint."""
+    """Each step of dragging a booking over the calendar: event, refusal, and repaint."""
     viewport = page.surface.viewport()
     block = next(
         one for one in page.surface.picture.blocks if one.start > NOW.timestamp() and one.booking.owner == "kim"

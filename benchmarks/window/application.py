@@ -1,4 +1,4 @@
-"""The one QApplication of all benchmarks that draw, in the window's theme."""
+"""The QApplication of all benchmarks of the window, with its theme."""
 
 from __future__ import annotations
 

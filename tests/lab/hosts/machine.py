@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tests.lab.hosts.processes import HostProcess, listens, only_child, pid_namespace, processes_in
 from tests.lab.needs import SEARCH_PATH, LabBroken
-from tests.lab.processes import HostProcess, listens, only_child, pid_namespace, processes_in
 
 NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child")
 
@@ -47,7 +47,7 @@ class Machine:
 
     @property
     def first_pid(self) -> int:
-        """The machine's first process, as numbered outside. Raises LabBroken where it does not run."""
+        """The machine's first process, as numbered outside. Raises LabBroken if it does not run."""
         if not self.alive:
             raise LabBroken(f"Host {self._name} is not running.")
         if self._first is None:
@@ -62,7 +62,7 @@ class Machine:
     def kill(self) -> None:
         """Begin to end it. The kernel then ends every process in it."""
         try:
-            # Its parent waits for it, and it is only gone when all processes of the machine are.
+            # Its parent waits for it, and it ends only after all processes of the machine.
             os.kill(self.first_pid, signal.SIGKILL)
         except (LabBroken, OSError):
             # It has not started yet or has ended.

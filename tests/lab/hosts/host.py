@@ -1,4 +1,4 @@
-"""One host of the lab: what runs there, its power, its sshd, its cable."""
+"""One host of the lab: its processes, its power, its sshd, its cable."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.fork_server import ForkServer
-from tests.lab import boot
-from tests.lab.files import HostFiles
+from tests.lab.hosts import boot
+from tests.lab.hosts.files import HostFiles
+from tests.lab.hosts.machine import Machine
+from tests.lab.hosts.processes import HostProcess
+from tests.lab.hosts.spec import HostSpec
 from tests.lab.keys import fingerprint, known_hosts_line, make_key
-from tests.lab.machine import Machine
 from tests.lab.needs import SEARCH_PATH, LabBroken
 from tests.lab.network import Network
-from tests.lab.processes import HostProcess
-from tests.lab.spec import HostSpec
 from tests.waiting import NotInTime, wait_until
 from tests.warm_python import write_client
 
@@ -23,10 +23,8 @@ READY_WITHIN_S = 20.0
 
 
 class LabHost:
-    """A host that a `Lab` made.
-
-    `home` and `tmp` are where this machine sees the host's /root and /tmp, so that tests can look at files there;
-    `inside` gives the host's own name for a path in them.
+    """A host of a `Lab`. `home` and `tmp` are the host's /root and /tmp on this machine, so that tests can read files
+    there; `inside` returns the path of such a file on the host.
     """
 
     port = 22
@@ -53,7 +51,7 @@ class LabHost:
     # -- power
 
     def boot(self, authorized: str) -> None:
-        """Write the host's files and start it; `wait_until_ready` says when it answers."""
+        """Write the host's files and start it; `wait_until_ready` waits until it answers."""
         self._files.write(self.spec, self.port, authorized)
         self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
         namespace = self._network.namespace(self.name)
@@ -80,7 +78,7 @@ class LabHost:
         return self._machine.outer_pid if self._machine else None
 
     def destroy(self, *, silently: bool = True) -> None:
-        """Destroy the host and all that runs on it, as a power cut does. Returns once it is gone; idempotent.
+        """Destroy the host and all of its processes, like a power cut. Returns once it is gone; idempotent.
 
         With `silently=False` the network stays connected, so that the kernel closes the connections of dying processes.
         """
@@ -90,7 +88,7 @@ class LabHost:
         self.wait_until_gone()
 
     def kill(self) -> None:
-        """Begin to end the host, where it runs. The kernel then ends every process in it."""
+        """Begin to end the host if it runs. The kernel then ends every process in it."""
         if self._machine is not None and self._machine.alive:
             self._machine.kill()
 
@@ -99,7 +97,7 @@ class LabHost:
         if self._machine is not None:
             self._machine.wait_until_gone()
 
-    # -- what runs there
+    # -- processes
 
     def exec(
         self,
@@ -111,7 +109,7 @@ class LabHost:
         check: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program on the host, without SSH, and return what it printed. `check` raises where it failed."""
+        """Run a program on the host, without SSH, and return its output. With `check`, raises if it fails."""
         done = subprocess.run(
             self._running.entering(argv, self._uid(user)),
             input=input,
@@ -174,7 +172,7 @@ class LabHost:
         self.wait_until_ready()
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
-        """Stop sshd, so that connections are refused. Open sessions go on, or end too with `sessions`."""
+        """Stop sshd, so that connections are refused. Open sessions continue, or end too with `sessions`."""
         ended: set[int] = set()
 
         def is_gone() -> bool:
@@ -189,7 +187,7 @@ class LabHost:
         self._until(is_gone, "sshd does not end")
 
     def restart_sshd(self) -> None:
-        """Stop and start sshd; open sessions go on."""
+        """Stop and start sshd; open sessions continue."""
         self.stop_sshd()
         self.start_sshd()
 
@@ -225,11 +223,12 @@ class LabHost:
         self._network.mend(self.name)
 
     def shape(self, rate: str = "200mbit", after: str | None = None) -> None:
-        """Limit the cable's rate, each way; with `after`, such as 4mb, once so much has passed at full speed."""
+        """Limit the cable's rate, each way; with `after`, such as 4mb, only after this amount has passed at full
+        speed."""
         self._network.shape(self.name, rate, after)
 
     def unshape(self) -> None:
-        """Take the limit away."""
+        """Remove the limit."""
         self._network.unshape(self.name)
 
     @property
@@ -242,7 +241,7 @@ class LabHost:
         """Bytes that reached the host's network interface since it booted."""
         return self._running.counter(0)
 
-    # -- how
+    # -- internals
 
     @property
     def _running(self) -> Machine:

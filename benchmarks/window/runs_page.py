@@ -21,8 +21,8 @@ from PySide6.QtCore import QEventLoop, QTimer
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import BEGAN, Acting, close, runs_model
 
-from benchmarks.application import themed_application
 from benchmarks.harness import Promise, record, show
+from benchmarks.window.application import themed_application
 from torchyard_core.home import Home
 from torchyard_core.replica_metrics import CAPACITY, FIELDS
 from torchyard_gui.runs.page import RunsPage
@@ -31,7 +31,7 @@ SIZE = (1280, 800)
 HOSTS, REPLICAS = 32, 200
 VIEWS = ("canvas", "table", "plots")
 LIVE_S = 10
-"""Seconds that are measured at a time, with samples of all hosts once in each."""
+"""Seconds of a measurement, each with one sample of all hosts."""
 ROUNDS = 3
 LIMIT = 10.0
 
@@ -53,7 +53,7 @@ def spin(seconds: float) -> None:
 
 
 def fill(page: RunsPage) -> None:
-    """Fill the plots with an hour of samples, the most that is kept."""
+    """Fill the plots with an hour of samples, the maximum."""
     assert page.feed is not None
     chance = np.random.default_rng(1)
     for track in page.feed.picture.tracks.values():
@@ -63,9 +63,9 @@ def fill(page: RunsPage) -> None:
 
 
 def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
-    """Percent of a core that the page takes with this view."""
+    """Percent of a core that the page needs with this view."""
     page.bar.views.set_value(view)
-    # Made beforehand: what a host does for its sample is not the page's.
+    # Created before: a host's work for its sample does not count for the page.
     samples = [
         [(name, run.sample(name, float(first + second), loss=1.0)) for name in run.plan.hosts]
         for second in range(LIVE_S)

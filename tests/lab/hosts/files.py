@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import boot
-from tests.lab.spec import HostSpec
+from tests.lab.hosts import boot
+from tests.lab.hosts.spec import HostSpec
 
 
 @dataclass(frozen=True)
 class HostFiles:
-    """This machine's folders that the host sees as /run/lab, /root, /tmp and its users' homes."""
+    """Folders of this machine that are /run/lab, /root, /tmp and the users' homes on the host."""
 
     folder: Path
     home: Path
@@ -28,14 +28,14 @@ class HostFiles:
         return self.home if user == "root" else self.folder / f"home-{user}"
 
     def inside(self, path: Path) -> str:
-        """The host's own name for a path in its /root, /tmp or /run/lab."""
+        """The path on the host of a file in its /root, /tmp or /run/lab."""
         for outer, inner in ((self.home, "/root"), (self.tmp, "/tmp"), (self.folder, boot.INSIDE)):
             if path.is_relative_to(outer):
                 return str(Path(inner, path.relative_to(outer)))
         raise ValueError(f"{path} is not on the host: only {self.home} and {self.tmp} are.")
 
     def write(self, spec: HostSpec, port: int, authorized: str) -> None:
-        """Write all that the host boots from."""
+        """Write all files that the host boots from."""
         for folder in (self.folder, self.folder / "etc", self.home, self.tmp):
             folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
@@ -63,11 +63,11 @@ class HostFiles:
                 path.write_text(text)
 
     def write_sshd_config(self, spec: HostSpec, port: int) -> None:
-        """Write sshd's configuration, which it reads when it starts."""
+        """Write the configuration of sshd, which reads it at its start."""
         (self.folder / "sshd_config").write_text(boot.sshd_config(spec, port))
 
     def wipe(self, spec: HostSpec) -> None:
-        """Remove from root's HOME and /tmp what was not there at boot."""
+        """Restore root's HOME and /tmp to their contents at boot."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
             # Removing a mount point silently removes what the host has mounted there.

@@ -1,6 +1,6 @@
 """From the start of `torchyard-gui FILE` to its first paint: against a bare PySide6 window with pyqtgraph imported.
 
-Each is a fresh process, and begins when it is started. The first paint is over when the event loop turns next after
+Each is a new process, measured from its start. The first paint is over when the event loop turns next after
 the window's first paintEvent (our window's signal `painted`): by then all of its children are painted too. Promised:
 at most 1.5 times the bare one.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.harness import Promise, alternate, ratio, record, show
 
 ROUNDS = 10
-EXAMPLE = Path(__file__).parents[1] / "examples" / "digits" / "three-hosts.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "three-hosts.yaml"
 
 NOTE = """
 import os, sys, time
@@ -63,7 +63,7 @@ def first_paint(program: str, folder: Path, *arguments: str) -> float:
     """Seconds from the start of a new Python to the end of its window's first paint."""
     noted = folder / "painted"
     noted.unlink(missing_ok=True)
-    # Installed programs have their bytecode: that of both is kept here, written in the round that does not count.
+    # Installed programs have bytecode: that of both is kept here, written in the uncounted round.
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     begin = time.monotonic()

@@ -1,6 +1,6 @@
-"""The agent's files as an earlier deploy leaves them: unpacked and compiled, with no process running.
+"""The agent's files as after an earlier deploy: unpacked and compiled, with no process running.
 
-Without them each host of each test would unpack and compile the agent, three seconds of CPU.
+Otherwise each host of each test would unpack and compile the agent, which takes three seconds of CPU.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ class InstalledAgent:
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        usual = Path("/usr/bin/python3")  # that of agents, where it is there
+        usual = Path("/usr/bin/python3")  # the agents' interpreter, if installed
         python = usual if usual.exists() else sys.executable
         subprocess.run([python, "-I", "-S", bytecode.__file__, self._folder], check=True, timeout=120)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import bcrypt  # comes with paramiko
 
-from tests.lab.spec import HostSpec
+from tests import REPOSITORY
+from tests.lab.hosts.spec import HostSpec
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 INSIDE = "/run/lab"
-"""Where a host sees its own folder of the lab."""
+"""A host's own path of its folder."""
 FIRST_UID = 2001
 OLD_PYTHON = "3.6"
 
@@ -21,14 +21,14 @@ START_SSHD = (
     f"setsid /usr/sbin/sshd -D -e -f {INSIDE}/sshd_config </dev/null >>{INSIDE}/sshd.log 2>&1 & "
     f"echo $! >{INSIDE}/sshd.pid"
 )
-"""Shell line that starts the host's sshd and writes down its process ID there."""
+"""Shell line that starts the host's sshd and writes its process ID to a file there."""
 
 
 def kept_reachable(spec: HostSpec) -> list[Path]:
-    """Folders below HOME or /tmp that hosts must go on seeing: the repository and the tests' interpreter.
+    """Folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
 
-    The interpreter of a virtual environment links to its base, so both are meant. Where pyenv has it, all of
-    pyenv is kept. A host without Python gets nothing, and one with an old one nothing but that.
+    The interpreter of a virtual environment links to its base, so both are included; with pyenv, all of pyenv. A host
+    without Python gets none of them, and a host with an old Python only that.
     """
     if spec.python == "none":
         return []
@@ -42,21 +42,20 @@ def kept_reachable(spec: HostSpec) -> list[Path]:
 
 
 def old_python() -> Path:
-    """The interpreter of 3.6 that pyenv built on this machine; a path that does not exist where it has none."""
+    """The interpreter of 3.6 that pyenv built on this machine, or a path that does not exist."""
     versions = sorted(Path("/root/.pyenv/versions").glob(f"{OLD_PYTHON}.*"))
     return (versions[-1] if versions else Path("/root/.pyenv/versions/3.6")) / "bin" / "python3.6"
 
 
 def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
-    """What the first process of the host runs: it makes the machine look like itself, starts sshd, and waits.
-
-    Its stdin is a pipe that the test process holds. When that is gone, however it ended, the read returns, this
-    process ends, and the kernel ends everything in the host with it.
+    """Script of the host's first process, which sets up its mounts, starts sshd, and waits. Its stdin is a pipe that
+    the test process holds. When the test process ends for any reason, the read returns, this process ends, and with it
+    the kernel ends every process of the host.
     """
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):
         lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
-    # Folders of this host are bound first, while the paths to them can still be seen.
+    # Folders of this host are bound first, while the paths to them are still visible.
     for path in kept_reachable(spec):
         new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
         lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")
@@ -89,12 +88,12 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
 
 
 def _hashed(password: str) -> str:
-    """A password as /etc/shadow has it."""
+    """A password hashed for /etc/shadow."""
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
 
 
 def etc_files(spec: HostSpec) -> dict[str, str]:
-    """Files that the host has its own version of: it knows its accounts, and no other machine's name."""
+    """The host's own versions of files in /etc: it knows its accounts, and no names of other machines."""
     accounts = [("root", 0, "/root"), ("nobody", 65534, "/nonexistent"), ("sshd", 102, "/run/sshd")]
     accounts += [(name, FIRST_UID + index, f"/home/{name}") for index, name in enumerate(spec.accounts())]
     shells = {"nobody": "/usr/sbin/nologin", "sshd": "/usr/sbin/nologin"}
@@ -133,13 +132,13 @@ def sshd_config(spec: HostSpec, port: int) -> str:
         "PrintMotd no",
         "Subsystem sftp internal-sftp",
     ]
-    if not any(line.startswith("MaxStartups") for line in spec.sshd):  # of this one sshd heeds the last
+    if not any(line.startswith("MaxStartups") for line in spec.sshd):  # for this keyword sshd uses the last line
         lines.append("MaxStartups 100:30:200")
     if spec.login_takes_s:
         lines.insert(0, "AuthorizedKeysFile none")
         lines += [f"AuthorizedKeysCommand {INSIDE}/slow_keys", "AuthorizedKeysCommandUser root"]
     if spec.ssh_environment:
-        # sshd heeds the first SetEnv line only, so all of it goes there.
+        # sshd uses only the first SetEnv line, so all variables are in it.
         pairs = (f'"{name}={_escaped(value)}"' for name, value in spec.ssh_environment.items())
         lines.append(f"SetEnv {' '.join(pairs)}")
     if spec.noisy:
@@ -148,7 +147,7 @@ def sshd_config(spec: HostSpec, port: int) -> str:
 
 
 def start_up_files(spec: HostSpec) -> dict[str, str]:
-    """Start-up files in the accounts' HOME, by relative path: none on a quiet host."""
+    """Start-up files in the accounts' HOME, by relative path; none on a host that is not noisy."""
     if not spec.noisy:
         return {}
     chatter = "echo 'Welcome to the cluster!'; echo 'quota: 93% used' >&2; printf 'no newline at the end of this'\n"
@@ -161,7 +160,7 @@ def start_up_files(spec: HostSpec) -> dict[str, str]:
 
 
 def _without_python() -> Iterable[str]:
-    """Lines that take every Python out of /usr/bin and /usr/local/bin, for this host alone."""
+    """Lines that hide every Python in /usr/bin and /usr/local/bin, on this host only."""
     for place in ("/usr/bin", "/usr/local/bin"):
         layer = f"/run/layer{place}"
         yield f"mkdir -p {layer}/upper {layer}/work"
@@ -178,7 +177,7 @@ def _escaped(value: str) -> str:
 
 
 def mount_points(spec: HostSpec) -> Sequence[tuple[str, Path]]:
-    """(root, folder relative to it) of what is bound into HOME and /tmp: these folders must exist beforehand."""
+    """(root, folder relative to it) of each mount in HOME and /tmp: these folders must exist before."""
     points = []
     for path in kept_reachable(spec):
         root = "/root" if path.is_relative_to("/root") else "/tmp"

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
-from tests.lab.host import LabHost
+from tests.lab.hosts.host import LabHost
 
 LIBRARY = "libnvidia-ml.so.1"
 
 
 def give_gpus(host: LabHost, gpus: Sequence[FakeGpu], **told: Any) -> Path:
-    """Gives a host these GPUs, for logins from now on; `told` and the file that it returns are `write_gpus`'s."""
+    """Gives a host these GPUs, for logins from now on. See `write_gpus` for `told` and the returned file."""
     folder = host.home / "nvml"
     folder.mkdir(exist_ok=True)
     (folder / LIBRARY).write_bytes(_library())

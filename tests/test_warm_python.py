@@ -34,7 +34,7 @@ def python(needs_lab: None, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_signal_that_comes_while_a_script_ends_by_itself_changes_nothing(python: Path, tmp_path: Path) -> None:
-    """As a keeper's SIGTERM does that finds servers just leaving, when a run has succeeded."""
+    """As when a run has succeeded and the keeper's SIGTERM reaches a server that is just exiting."""
     script = tmp_path / "serves.py"
     script.write_text(SERVES_UNTIL_TOLD)
     process = subprocess.Popen(

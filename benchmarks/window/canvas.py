@@ -18,8 +18,8 @@ from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QApplication, QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsView
 from tests.gui.canvas import samples
 
-from benchmarks.application import themed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
+from benchmarks.window.application import themed_application
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.canvas.scene import TopologyScene
@@ -29,10 +29,10 @@ from torchyard_gui.theme.theme import theme
 SIZE = (1280, 800)
 HOSTS, REPLICAS = 32, 200
 MOVES = 500
-"""About 9 pixels each: a brisk hand, 125 moves a second."""
+"""About 9 pixels each: a fast drag with 125 moves per second."""
 ROUNDS = 8
 LIVE_S = 12
-"""Seconds of live updates that are measured, one a second."""
+"""Seconds of measured live updates, one per second."""
 
 
 def spread_plan() -> tuple[Plan, list[HostFacts]]:
@@ -80,7 +80,7 @@ def send(view: QGraphicsView, kind: QEvent.Type, at: QPointF, held: bool) -> Non
 
 
 def drag(view: QGraphicsView, start: QPoint) -> float:
-    """Median seconds from a mouse move to the end of its painting, along a way over many racks."""
+    """Median seconds from a mouse move to the end of its painting, on a path over many racks."""
     frames = []
     send(view, QEvent.Type.MouseButtonPress, QPointF(start), True)
     width, height = SIZE

@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from typing import Literal
 
 Python = Literal["usual", "none", "3.6"]
-"""Which interpreters a host has: this machine's, none at all, or nothing but a 3.6."""
+"""Interpreters of a host: this machine's, none, or only a 3.6."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,12 @@ class HostSpec:
 
     `login_shell` is what sshd hands commands to; `noisy` makes start-up files and the server talk, on stdout and
     stderr, before every command. `ssh_environment` is set in every SSH session, and nowhere else. `last_octet`
-    fixes the end of the address, for tests to which the order of addresses matters. `users` are further accounts
+    fixes the end of the address, for tests that depend on the order of addresses. `users` are further accounts
     beside root, with the same key; `user` is the one that the fleet file names.
 
-    How one logs in: `sshd` are lines of its configuration that come before all others. `passwords` (by account) are
-    what its PAM asks for, as "Password: ", where `sshd` allows such logins. With `login_takes_s` every key takes the
-    server so many seconds to look up.
+    Logins: `sshd` are the first lines of its configuration. `passwords` (by account) are requested by PAM, with
+    "Password: ", if `sshd` allows such logins. With `login_takes_s` the server takes this many seconds to look up a
+    key.
     """
 
     name: str
