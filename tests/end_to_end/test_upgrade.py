@@ -275,7 +275,7 @@ def test_what_an_agent_does_not_know_is_said_in_a_sentence(
 
     _, stderr = says(desktop, "runs", "logs", run_id, code=1)
 
-    advice = f"`torchyard --home {desktop.home} deploy gpu-a` puts this desktop's there."
+    advice = f"Run `torchyard --home {desktop.home} deploy gpu-a`."
     assert f"gpu-a's agent {OURS} does not know logs.list. {advice}" in stderr
     # Neither of two desktops with the same version puts its own there unasked; `deploy` does, and the run goes on.
     pid = agent_on(desktop)["pid"]

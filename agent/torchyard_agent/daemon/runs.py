@@ -59,7 +59,7 @@ class Runs:
         """The run's folder on this host. Raises RpcError if there is none."""
         folder = paths.run_dir(self._agent_dir, self._node, _checked(run_id))
         if not os.path.isdir(folder):
-            raise RpcError(f"there is no run {run_id} on {self._node}", "no_run", "`torchyard runs list` shows them.")
+            raise RpcError(f"there is no run {run_id} on {self._node}", "no_run")
         return folder
 
     def ids(self) -> list[str]:

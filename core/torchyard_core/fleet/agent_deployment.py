@@ -35,6 +35,7 @@ from torchyard_core.fleet.response_schemas import FIRST_ANSWER, find_mismatch
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.openssh import explain, open_ssh
 from torchyard_core.identity import desktop_identity
+from torchyard_core.next_steps import DeployAgent
 
 ANSWER_TIMEOUT_S = 60.0
 """Time from the login to the daemon's first answer, on a slow host with a home on NFS."""
@@ -203,7 +204,7 @@ def _bridge(
     answers.send(opening)
     first = answers.next()
     if first.get("absent"):
-        raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=f"Run `torchyard deploy {host.name}`.")
+        raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=DeployAgent(host.name))
     if place := find_mismatch(first, FIRST_ANSWER):
         raise AgentFailed(host.name, f"the agent on {host.name} violates the protocol: `{place}` of its first answer.")
     if not first["have"]:

@@ -30,10 +30,10 @@ HOUR = timedelta(hours=1)
 
 
 class BookingCommands(QObject):
-    """Runs each change on a thread; `succeeded` and `failed` carry a message for the user."""
+    """Runs each change on a thread; `succeeded` carries a message for the user, `failed` a TorchyardError."""
 
     succeeded = Signal(str)
-    failed = Signal(str)
+    failed = Signal(object)
     done = Signal(str)
     """The ID of a booking that was made or changed."""
     undo_changed = Signal()
@@ -53,7 +53,7 @@ class BookingCommands(QObject):
         return self.tr("Reserved")
 
     def book(self, draft: Draft) -> None:
-        self.model.act(lambda store: BookGpus(store).book(draft).booked, self.booked, self._failed, self)
+        self.model.act(lambda store: BookGpus(store).book(draft).booked, self.booked, self.failed.emit, self)
 
     def book_fit(self, fit: Fit, title: str) -> None:
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))
@@ -81,7 +81,7 @@ class BookingCommands(QObject):
         self.model.act(
             lambda store: store.change(booking.id, **changes),
             lambda after: self.changed(after, booking),
-            self._failed,
+            self.failed.emit,
             self,
         )
 
@@ -105,7 +105,8 @@ class BookingCommands(QObject):
         """Moves the end of a booking by `by`."""
         end = booking.end + by
         if end <= booking.start:
-            self.failed.emit(self.tr("“{title}” is no longer than that.").format(title=booking.title))
+            text = self.tr("“{title}” is no longer than that.").format(title=booking.title)
+            self.failed.emit(TorchyardError(text))
             return
         self.change(booking, booking.gpus, booking.start.timestamp(), end.timestamp())
 
@@ -118,7 +119,7 @@ class BookingCommands(QObject):
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
             self.succeeded.emit(text.format(what=self._summary(booking)))
 
-        self.model.act(lambda store: store.cancel(booking.id), gone, self._failed, self)
+        self.model.act(lambda store: store.cancel(booking.id), gone, self.failed.emit, self)
 
     def cancel_series(self, booking: Booking, since: datetime | None = None) -> None:
         """Cancels the bookings of a series that have not begun, or those of them that begin at `since` or later."""
@@ -135,7 +136,7 @@ class BookingCommands(QObject):
                 text = self.tr("{count} bookings of “{title}” cancelled")
             self.succeeded.emit(text.format(count=len(cancelled), title=booking.title))
 
-        self.model.act(lambda store: store.cancel_series(series, since), gone, self._failed, self)
+        self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def undo(self) -> None:
         """Undoes the user's last change; the store may refuse. While the calendar is unreachable, the undo remains
@@ -149,7 +150,7 @@ class BookingCommands(QObject):
         def failed(error: TorchyardError) -> None:
             if isinstance(error, StoreUnavailable) and self.last is None:
                 self._remember(last)
-            self._failed(error)
+            self.failed.emit(error)
 
         self.model.act(
             last.undo, lambda _: self.succeeded.emit(self.tr("Undone: {what}").format(what=what)), failed, self
@@ -161,7 +162,7 @@ class BookingCommands(QObject):
         self.model.act(
             lambda store: store.wait(wish, title.strip() or self.title, zone),
             lambda _: self.succeeded.emit(self.tr("You are on the waitlist: freed GPUs are booked for you, in order.")),
-            self._failed,
+            self.failed.emit,
             self,
         )
 
@@ -169,7 +170,7 @@ class BookingCommands(QObject):
         self.model.act(
             lambda store: store.stop_waiting(waiting_id),
             lambda _: self.succeeded.emit(self.tr("You have left the waitlist.")),
-            self._failed,
+            self.failed.emit,
             self,
         )
 
@@ -181,6 +182,3 @@ class BookingCommands(QObject):
     def _remember(self, undo: Undo | None) -> None:
         self.last = undo
         self.undo_changed.emit()
-
-    def _failed(self, error: TorchyardError) -> None:
-        self.failed.emit(labels.error_text(error))

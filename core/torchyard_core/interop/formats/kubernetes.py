@@ -79,7 +79,9 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 def _remarks_on(topology: Topology, name: str, options: ExportOptions) -> list[Remark]:
     remarks = []
     if not options.image:
-        remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
+        remarks.append(
+            Remark(f"`{IMAGE}` stands for an image with the program and its packages; name yours: Image, or `--image`.")
+        )
     if topology.program.secrets:
         keys = " ".join(f"--from-literal={key}=…" for key in topology.program.secrets)
         remarks.append(Remark(f"secrets come from the Secret {name}: `kubectl create secret generic {name} {keys}`."))

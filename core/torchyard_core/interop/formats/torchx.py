@@ -63,7 +63,9 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 def _remarks_on(topology: Topology, options: ExportOptions) -> list[Remark]:
     remarks = []
     if not options.image:
-        remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
+        remarks.append(
+            Remark(f"`{IMAGE}` stands for an image with the program and its packages; name yours: Image, or `--image`.")
+        )
     if topology.program.launcher is Launcher.COMMAND:
         remarks.append(Remark("TorchX sets neither TF_CONFIG nor CLUSTER_SPEC: the program must find its peers."))
     program = ("script", "module", "command", "args", "python", "env", "max_restarts")

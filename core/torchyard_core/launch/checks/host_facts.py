@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from torchyard_core.errors import agent_problem
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.next_steps import RemoveHost
 from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 
 MIN_DISK_MB = 200
@@ -20,9 +22,9 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
         *_check_python(topology, host, facts),
         _check_disk(host, facts),
         *(
-            Check("host", host, True, problem["message"], problem.get("hint", ""), warning=True)
-            for problem in facts.get("problems", [])
-            if problem.get("code") not in _CHECKED_SEPARATELY
+            Check("host", host, True, problem.message, problem.advice, warning=True)
+            for problem in map(agent_problem, facts.get("problems", []))
+            if problem.code not in _CHECKED_SEPARATELY
         ),
     ]
 
@@ -58,8 +60,7 @@ def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
         known = first.setdefault(str(found.get("daemon") or host), host)
         if known != host:
             message = f"{host} is the same machine as {known}, with the same user: a run can use it only once."
-            hint = f"Remove one of them: `torchyard hosts remove {host}`."
-            lines.append(Check("host", host, False, message, hint))
+            lines.append(Check("host", host, False, message, ("Remove one of them.", RemoveHost(host))))
     return lines
 
 

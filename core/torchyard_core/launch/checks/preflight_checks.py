@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchyard_core.launch.checks.check import Check
+from torchyard_core.next_steps import StopRun
 from torchyard_core.topology.model import Launcher
 
 CLOCKS_WITHIN_S = 5.0
@@ -208,8 +209,7 @@ def _check_leftovers(host: str, leftovers: Sequence[Measured]) -> list[Check]:
             lines.append(Check("leftovers", host, True, message, warning=True))
         if left["keeper"]:
             message = f"the keeper of run {run_id} is still on {host}, long after the run has ended."
-            hint = f"`torchyard runs stop {run_id}` ends it."
-            lines.append(Check("leftovers", host, True, message, hint, warning=True))
+            lines.append(Check("leftovers", host, True, message, StopRun(run_id), warning=True))
     return lines or [Check("leftovers", host, True, "nothing is left of earlier runs")]
 
 

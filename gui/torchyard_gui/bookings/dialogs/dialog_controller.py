@@ -11,7 +11,6 @@ from PySide6.QtWidgets import QComboBox, QDialog, QWidget
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
-from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.paste_parser import read_draft
@@ -28,7 +27,7 @@ class DialogController(QObject):
 
     closed = Signal()
     succeeded = Signal(str)
-    failed = Signal(str)
+    failed = Signal(object)
 
     def __init__(self, model: BookingsModel, commands: BookingCommands, page: QWidget):
         super().__init__(page)
@@ -67,7 +66,7 @@ class DialogController(QObject):
         try:
             draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.commands.title)
         except Refused as refused:
-            self.failed.emit(labels.error_text(refused))
+            self.failed.emit(refused)
             return
         self._open(BookingDialog(self.model, draft, parent=self._page))
 

@@ -12,6 +12,7 @@ from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 from torchyard_gui.runs.logs.log_search import LogSearch
 from torchyard_gui.runs.logs.paged_log import BLOCK
+from torchyard_gui.widgets.next_steps import error_text
 
 OLD_S = 2.0
 """Data received so soon after a host first answered existed before; later data is new."""
@@ -137,7 +138,7 @@ class _Source(QObject):
         self._reading.take(self._number, data, begin, is_old=is_old)
 
     def _lost(self, error: TorchyardError) -> None:
-        self._reading.note(self._number, error.sentence())
+        self._reading.note(self._number, error_text(error))
 
     def _found(self) -> None:
         if self._answered is None:
