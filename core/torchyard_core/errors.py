@@ -20,7 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchyard_core.next_steps import Advice, DeployAgent, ListRuns, NextStep, StopRun, TrustKey, advice_text, steps_of
+from torchyard_core.next_steps import (
+    Advice,
+    DeployAgent,
+    ListRuns,
+    NextStep,
+    SetHostField,
+    StopRun,
+    TrustKey,
+    advice_text,
+    steps_of,
+)
 
 
 class TorchyardError(Exception):
@@ -131,17 +141,22 @@ class AgentRefused(TorchyardError):
         self.host = host
 
 
-def agent_advice(code: str, hint: str, run_id: str = "") -> Advice:
-    """The advice for an agent's error or problem: its text, and the step that belongs to its code."""
-    if code == "run_alive":
-        return (hint, StopRun(run_id))
-    return (hint, ListRuns()) if code in ("no_run", "disk_nearly_full") else hint
+def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
+    """The advice for an agent's error or problem: its text, and the steps that belong to its code."""
+    elsewhere = SetHostField(host, "agent_dir")
+    steps: dict[str, tuple[NextStep, ...]] = {
+        "run_alive": (StopRun(run_id),),
+        "no_run": (ListRuns(),),
+        "disk_nearly_full": (ListRuns(), elsewhere),
+        "disk_full": (elsewhere,),
+    }
+    return (hint, *steps.get(code, ()))
 
 
-def agent_problem(problem: Mapping[str, str]) -> TorchyardError:
+def agent_problem(host: str, problem: Mapping[str, str]) -> TorchyardError:
     """A problem of `host.facts`."""
     code = problem.get("code", "")
-    return TorchyardError(problem["message"], code=code, hint=agent_advice(code, problem.get("hint", "")))
+    return TorchyardError(problem["message"], code=code, hint=agent_advice(host, code, problem.get("hint", "")))
 
 
 class AgentTooOld(AgentRefused):

@@ -94,6 +94,16 @@ class RemoveHost(NextStep):
 
 
 @dataclass(frozen=True)
+class SetHostField(NextStep):
+    """Sets a field of a host in the fleet file, an edit of the user's."""
+
+    host: str
+    field: str
+    template = "hosts check {host}"
+    words = "Set `{field}` of {host} in the fleet file, then run {command}."
+
+
+@dataclass(frozen=True)
 class ShowHosts(NextStep):
     template = "status"
     words = "See {command}."

@@ -69,9 +69,11 @@ def test_an_error_has_its_advice_as_text_and_as_steps() -> None:
 def test_an_agents_error_gets_its_step_by_its_code() -> None:
     sent = jsonrpc.RpcError("the run r-1 is alive there", "run_alive", "Stop it first.", run_id="r-1")
     read = jsonrpc.error_of(jsonrpc.parse(jsonrpc.error_response(1, sent)))
-    assert agent_advice(read.code, read.hint, read.run_id) == ("Stop it first.", steps.StopRun("r-1"))
-    assert agent_problem({"message": "full", "code": "disk_nearly_full", "hint": "x"}).next == (steps.ListRuns(),)
-    assert agent_problem({"message": "full"}).next == ()
+    assert agent_advice("gpu-a", read.code, read.hint, read.run_id) == ("Stop it first.", steps.StopRun("r-1"))
+    full = agent_problem("gpu-a", {"message": "full", "code": "disk_nearly_full", "hint": "Delete old runs."})
+    assert full.next == (steps.ListRuns(), steps.SetHostField("gpu-a", "agent_dir"))
+    assert full.hint.startswith("Delete old runs. `torchyard runs list` shows all runs. Set `agent_dir` of gpu-a in")
+    assert agent_problem("gpu-a", {"message": "full"}).next == ()
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

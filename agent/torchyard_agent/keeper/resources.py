@@ -119,7 +119,7 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            hint = "Make room there, or set `agent_dir` of the host in the fleet file."
+            hint = "Make room there."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
         return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
     except BaseException:  # cleanup on cancellation too; raised again

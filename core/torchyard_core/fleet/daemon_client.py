@@ -14,7 +14,7 @@ from torchyard_agent.protocol.jsonrpc import MalformedMessage, RpcError
 from torchyard_core.errors import AgentFailed, AgentRefused, AgentTooOld, HostError, Unreachable, agent_advice
 from torchyard_core.fleet.channel import Channel
 from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, find_mismatch
-from torchyard_core.next_steps import DeployAgent
+from torchyard_core.next_steps import CheckHosts, DeployAgent, SetHostField
 from torchyard_core.text_sanitizer import one_line
 
 Listener = Callable[[dict[str, Any]], None]
@@ -169,7 +169,7 @@ class DaemonClient:
                     AgentTooOld(self.host, str(self.hello.get("version", "")), method, is_newer=self.agent_is_newer)
                 )
                 return
-            advice = agent_advice(error.code, error.hint, error.run_id)
+            advice = agent_advice(self.host, error.code, error.hint, error.run_id)
             future.set_exception(AgentRefused(self.host, error.message, code=error.code, hint=advice))
         elif method in ANSWERS and (place := find_mismatch(message.get("result"), ANSWERS[method])):
             future.set_exception(self._malformed(f"its answer to {method} is malformed at `{one_line(place[:80])}`"))
@@ -201,8 +201,10 @@ class DaemonClient:
         return AgentFailed(
             self.host,
             f"the agent on {self.host} has ended: {one_line(fault['error'])}.",
-            hint=f"Is there room in {one_line(fault['folder'])} there, and may this user write to it? "
-            "Set `agent_dir` for another folder.",
+            hint=(
+                f"Is there room in {one_line(fault['folder'])} there, and may this user write to it?",
+                SetHostField(self.host, "agent_dir"),
+            ),
             code="agent_ended",
         )
 
@@ -210,5 +212,7 @@ class DaemonClient:
         if self._fault is not None:
             return self._fault
         return Unreachable(
-            self.host, f"the connection to {self.host} was lost.", hint="Runs there continue; connect again."
+            self.host,
+            f"the connection to {self.host} was lost.",
+            hint=("Runs there continue.", CheckHosts((self.host,))),
         )

@@ -130,7 +130,7 @@ def check_host(
 def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostCheck:
     """The check of a host that answers, from its agent's `hello` and `host.facts`."""
     python = facts.get("python") or {}
-    problems = [agent_problem(problem) for problem in facts.get("problems", [])]
+    problems = [agent_problem(name, problem) for problem in facts.get("problems", [])]
     return HostCheck(
         name,
         DEGRADED if problems else READY,

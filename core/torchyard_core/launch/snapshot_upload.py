@@ -16,7 +16,7 @@ from torchyard_core.formatting import size
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.progress import Cancelled, LaunchProgress
 from torchyard_core.launch.snapshot import Snapshot
-from torchyard_core.next_steps import CheckHosts, SetField
+from torchyard_core.next_steps import CheckHosts, SetField, SetHostField
 
 PIECE = 1 << 20
 """Maximum number of bytes of file content in one message."""
@@ -78,7 +78,8 @@ def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, A
             f"{size(needed)}: its code, a copy of its own, and {size(ROOM)} for logs.",
             code="disk",
             hint=(
-                "Free disk space there, set `agent_dir` for the host, or exclude what a run does not need.",
+                "Free disk space there, choose another folder, or exclude what a run does not need.",
+                SetHostField(link.host, "agent_dir"),
                 SetField("program.exclude"),
             ),
         )

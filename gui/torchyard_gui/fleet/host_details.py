@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushBut
 
 from torchyard_core.fleet.inventory import Transport
 from torchyard_core.formatting import memory
-from torchyard_core.next_steps import DeployAgent, TrustKey
+from torchyard_core.next_steps import CheckHosts, DeployAgent, TrustKey
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.audit_labels import audit_rows
 from torchyard_gui.fleet.gpu_table import GpuTable
@@ -107,8 +107,8 @@ class HostDetails(QFrame):
         self.problems.setText(text)
         self.problems.setVisible(bool(text))
         steps = [step for problem in status.problems for step in problem.next]
-        # The buttons above deploy and trust.
-        self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey))
+        # The buttons above do the others.
+        self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
         self._gpu_heading.setVisible(bool(gpus))
