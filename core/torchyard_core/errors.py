@@ -145,7 +145,7 @@ def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
     """The advice for an agent's error or problem: its text, and the steps that belong to its code."""
     elsewhere = SetHostField(host, "agent_dir")
     steps: dict[str, tuple[NextStep, ...]] = {
-        "run_alive": (StopRun(run_id),),
+        "run_alive": (StopRun(run_id) if run_id else ListRuns(),),
         "no_run": (ListRuns(),),
         "disk_nearly_full": (ListRuns(), elsewhere),
         "disk_full": (elsewhere,),

@@ -70,6 +70,7 @@ def test_an_agents_error_gets_its_step_by_its_code() -> None:
     sent = jsonrpc.RpcError("the run r-1 is alive there", "run_alive", "Stop it first.", run_id="r-1")
     read = jsonrpc.error_of(jsonrpc.parse(jsonrpc.error_response(1, sent)))
     assert agent_advice("gpu-a", read.code, read.hint, read.run_id) == ("Stop it first.", steps.StopRun("r-1"))
+    assert agent_advice("gpu-a", "run_alive", "") == ("", steps.ListRuns())
     full = agent_problem("gpu-a", {"message": "full", "code": "disk_nearly_full", "hint": "Delete old runs."})
     assert full.next == (steps.ListRuns(), steps.SetHostField("gpu-a", "agent_dir"))
     assert full.hint.startswith("Delete old runs. `torchyard runs list` shows all runs. Set `agent_dir` of gpu-a in")

@@ -403,7 +403,7 @@ class Runs:
         """Removes a run's folder. Raises RpcError while the run is alive."""
         folder = self.folder(run_id)
         if await self.goes_on(run_id):
-            raise RpcError(f"the run {run_id} is still there", "run_alive", "Stop it first.")
+            raise RpcError(f"the run {run_id} is still there", "run_alive", "Stop it first.", run_id=run_id)
         await asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder)
 
     async def _on_keeper_exit(self, run_id: str) -> None:

@@ -123,6 +123,7 @@ class StepButtons(QWidget):
         self._steps: list[NextStep] = []
         self._row = QHBoxLayout(self)
         self._row.setContentsMargins(0, 2, 0, 2)
+        self._row.addStretch()
         self.hide()
 
     def show_steps(self, wanted: Iterable[NextStep]) -> None:
@@ -132,7 +133,6 @@ class StepButtons(QWidget):
             return
         self._steps = shown
         clear_layout(self._row)
-        for step in shown:
-            self._row.addWidget(step_button(step))
-        self._row.addStretch()
+        for number, step in enumerate(shown):
+            self._row.insertWidget(number, step_button(step))
         self.setVisible(bool(shown))

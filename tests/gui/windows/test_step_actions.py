@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
@@ -202,6 +202,9 @@ def test_a_row_of_the_checklist_has_the_buttons_of_its_checks(window: MainWindow
     row.failed.append(Check("host", "gpu-b", False, "who?", steps.TrustKey("gpu-b"), code="key_unknown"))
     shown = ChecklistRow(row, window)
     assert shown.texts == ["gpu-a: no agent.", "gpu-b: who?"]
+    shown.steps.show_steps([steps.ListRuns(), steps.SetUpTeam()])
+    shown.refresh()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
     (button,) = shown.steps.findChildren(QPushButton)
     window.show_page("topology")
     button.click()
