@@ -208,8 +208,9 @@ class SendSecrets(NextStep):
 
 @dataclass(frozen=True)
 class BookGpus(NextStep):
-    gpus: tuple[str, ...] = ("GPUS",)
-    template = "book {gpus} --to +4h"
+    gpus: str
+    length: str
+    template = "book {gpus} --to +{length}"
     words = "Book them first: {command}."
 
 

@@ -31,6 +31,7 @@ def example(kind: type[NextStep]) -> NextStep:
         steps.StopRun: {"options": ("--force",)},
         steps.SetUpTeam: {"options": ("--member", "x")},
         steps.ListBookings: {"option": "--mine"},
+        steps.BookGpus: {"gpus": "gpu-a:0-1,gpu-b:2", "length": "8h"},
         steps.JoinWaitlist: {"count": "4"},
     }
     return kind(**values | given.get(kind, {}))

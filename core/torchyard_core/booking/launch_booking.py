@@ -153,12 +153,13 @@ class LaunchBooking:
             self._calendar.store()
             length = self._usual_length
             end = until(self._start, self._start + length, self._zone)
-            what = f"GPUs of {len(hosts)} hosts, {self._names(slots_to_book(taken))}, are taken only with a booking, "
+            names, lasts = self._names(slots_to_book(taken)), command_length(length)
+            what = f"GPUs of {len(hosts)} hosts, {names}, are taken only with a booking, "
             question = Confirmation(
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
                 f"Book them until {end} ({format_hours(length)})?",
-                (LaunchWithBooking(self._arguments, command_length(length)), BookGpus()),
+                (LaunchWithBooking(self._arguments, lasts), BookGpus(names.replace(", ", ","), lasts)),
                 accept="book",
             )
             if not ask(question):

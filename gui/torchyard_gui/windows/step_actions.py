@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torchyard_core import next_steps as steps
 from torchyard_core.booking.planned_time import parse_planned_time
+from torchyard_core.booking.time_parser import length
 from torchyard_core.errors import TorchyardError
 from torchyard_core.problems import Problem
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -46,7 +47,7 @@ class StepActions:
             steps.ListRuns: lambda step: self._runs,
             steps.StopRun: lambda step: self._runs.stop_run(step.run_id),
             steps.ShowLogs: lambda step: self._runs.show_logs(step.run_id),
-            steps.BookGpus: lambda step: self._bookings.book(),
+            steps.BookGpus: self._book,
             steps.ChangeBooking: lambda step: self._bookings.show_booking(step.booking_id),
             steps.ListBookings: lambda step: self._bookings,
             steps.ShowRules: lambda step: self._bookings.dialogs.rules(),
@@ -91,6 +92,10 @@ class StepActions:
         except TorchyardError as error:  # past by now
             self._window.say(error_text(error), urgent=True)
         self._topology  # noqa: B018 - shows the page
+
+    def _book(self, step: steps.BookGpus) -> None:
+        # The dialog reads GPUs by name, so that the calendar need not be loaded yet.
+        self._bookings.dialogs.book((step.gpus,), length(step.length))
 
     def _show_field(self, step: steps.SetField) -> None:
         self._topology.jump_to(Problem("error", "", "", path=step.path))

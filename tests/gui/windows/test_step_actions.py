@@ -135,7 +135,13 @@ DONE: list[tuple[NextStep, Callable[[MainWindow], bool]]] = [
             and runs(window).run_view.log.is_open
         ),
     ),
-    (steps.BookGpus(), has_dialog(bookings, BookingDialog)),
+    (
+        steps.BookGpus("gpu-a:0-1,gpu-b:2", "8h"),
+        lambda window: (
+            has_dialog(bookings, BookingDialog)(window)
+            and cast("BookingDialog", bookings(window).dialog).gpus.text() == "gpu-a:0-1,gpu-b:2"
+        ),
+    ),
     (steps.ChangeBooking("none"), shows("bookings")),
     (steps.ListBookings(), shows("bookings")),
     (steps.ShowRules(), has_dialog(bookings, RulesDialog)),

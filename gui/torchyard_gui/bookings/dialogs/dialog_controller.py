@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -37,10 +38,10 @@ class DialogController(QObject):
         """The open dialog."""
         self._page = page
 
-    def book(self) -> None:
+    def book(self, gpus: Sequence[str] = (), length: timedelta = HOUR * 4) -> None:
         """Asks for GPUs and exact times; the default is four hours from the next full hour."""
         start = self.model.now.replace(second=0, minute=0) + HOUR
-        draft = Draft("", (), start, start + HOUR * 4, self.model.seen.zone)
+        draft = Draft("", tuple(gpus), start, start + length, self.model.seen.zone)
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
