@@ -16,5 +16,5 @@ def require_display() -> None:
         raise UsageError(
             "there is no screen here to open the window on.",
             code="no_display",
-            hint="Log in with `ssh -X`, or use the commands: `torchyard --help` lists them.",
+            hint="Log in with `ssh -X`, or use the command `torchyard`.",
         )

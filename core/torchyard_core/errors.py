@@ -1,4 +1,4 @@
-"""The exceptions of Torchyard, as one tree. Each has a code, a message for the user, and a hint at the next step.
+"""The exceptions of Torchyard, as one tree. Each has a code, a message for the user, and advice: the next steps.
 
 TorchyardError
 ├── UsageError          wrong usage, an unreadable or unparsable file (exit code 2)
@@ -18,17 +18,41 @@ TorchyardError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torchyard_core.next_steps import (
+    Advice,
+    DeployAgent,
+    ListRuns,
+    NextStep,
+    SetHostField,
+    StopRun,
+    TrustKey,
+    advice_text,
+    steps_of,
+)
+
 
 class TorchyardError(Exception):
-    """Base of all errors with an explanation: `message` says what and where, `hint` what to do."""
+    """Base of all errors with an explanation: `message` says what and where, `advice` what to do."""
 
     exit_code = 1
 
-    def __init__(self, message: str, *, code: str = "failed", hint: str = ""):
+    def __init__(self, message: str, *, code: str = "failed", hint: Advice = ""):
         super().__init__(message)
         self.message = message
         self.code = code
-        self.hint = hint
+        self.advice = hint
+
+    @property
+    def next(self) -> tuple[NextStep, ...]:
+        """The steps of the advice."""
+        return steps_of(self.advice)
+
+    @property
+    def hint(self) -> str:
+        """The advice as text for the command line."""
+        return advice_text(self.advice)
 
     def sentence(self) -> str:
         """Message and hint as one paragraph."""
@@ -57,7 +81,7 @@ class HostError(TorchyardError):
     exit_code = 3
     state = "unreachable"
 
-    def __init__(self, host: str, message: str, *, code: str = "", hint: str = ""):
+    def __init__(self, host: str, message: str, *, code: str = "", hint: Advice = ""):
         super().__init__(message, code=code or self.state.replace(" ", "_"), hint=hint)
         self.host = host
 
@@ -71,7 +95,7 @@ class KeyUnknown(HostError):
 
     state = "key unknown"
 
-    def __init__(self, host: str, message: str, *, fingerprint: str, hint: str = ""):
+    def __init__(self, host: str, message: str, *, fingerprint: str, hint: Advice = ""):
         super().__init__(host, message, hint=hint)
         self.fingerprint = fingerprint
 
@@ -81,8 +105,9 @@ class KeyChanged(HostError):
 
     state = "key changed"
 
-    def __init__(self, host: str, message: str, *, fingerprint: str, hint: str = ""):
-        super().__init__(host, message, hint=hint)
+    def __init__(self, host: str, message: str, *, fingerprint: str, hint: Advice = ""):
+        warning = "The host was reinstalled, or the connection is intercepted: trust the key if its owner confirms it."
+        super().__init__(host, message, hint=hint or (warning, TrustKey(host)))
         self.fingerprint = fingerprint
 
 
@@ -111,16 +136,34 @@ class AgentMissing(AgentFailed):
 class AgentRefused(TorchyardError):
     """Raised when the agent of `host` answers a request with an error; the message is the agent's."""
 
-    def __init__(self, host: str, message: str, *, code: str, hint: str = ""):
+    def __init__(self, host: str, message: str, *, code: str, hint: Advice = ""):
         super().__init__(f"{host}: {message}", code=code, hint=hint)
         self.host = host
+
+
+def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
+    """The advice for an agent's error or problem: its text, and the steps that belong to its code."""
+    elsewhere = SetHostField(host, "agent_dir")
+    steps: dict[str, tuple[NextStep, ...]] = {
+        "run_alive": (StopRun(run_id) if run_id else ListRuns(),),
+        "no_run": (ListRuns(),),
+        "disk_nearly_full": (ListRuns(), elsewhere),
+        "disk_full": (elsewhere,),
+    }
+    return (hint, *steps.get(code, ()))
+
+
+def agent_problem(host: str, problem: Mapping[str, str]) -> TorchyardError:
+    """A problem of `host.facts`."""
+    code = problem.get("code", "")
+    return TorchyardError(problem["message"], code=code, hint=agent_advice(host, code, problem.get("hint", "")))
 
 
 class AgentTooOld(AgentRefused):
     """Raised when an agent of another version does not know the requested `method`."""
 
     def __init__(self, host: str, version: str, method: str, *, is_newer: bool = False):
-        hint = "Upgrade Torchyard here." if is_newer else f"`torchyard deploy {host}` puts this desktop's there."
+        hint: Advice = "Upgrade Torchyard here." if is_newer else DeployAgent(host)
         super().__init__(host, "", code="unknown_method", hint=hint)
         self.message = f"{host}'s agent {version} does not know {method}."
 

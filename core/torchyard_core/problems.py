@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
+
+from torchyard_core.next_steps import NextStep
 
 Severity = Literal["error", "warning"]
 Place = tuple[str | int, ...]
@@ -23,13 +25,20 @@ class Problem:
     message: str
     line: int | None = None
     path: str = ""
+    next_step: NextStep | None = None
+
+    @property
+    def text(self) -> str:
+        """The message with the next step, for the command line."""
+        return f"{self.message}; {self.next_step.sentence().rstrip('.')}" if self.next_step else self.message
 
     def printed(self, source: str) -> str:
         """The line that `validate` prints: `file:line: severity code message`."""
-        return f"{source}:{self.line or 1}: {self.severity} {self.code} {self.message}"
+        return f"{source}:{self.line or 1}: {self.severity} {self.code} {self.text}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        known = {"severity": self.severity, "code": self.code, "message": self.text}
+        return {**known, "line": self.line, "path": self.path}
 
 
 MAX_PROBLEMS = 500

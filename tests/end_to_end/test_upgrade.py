@@ -275,7 +275,7 @@ def test_a_method_unknown_to_an_agent_is_an_error_with_a_hint(
 
     _, stderr = says(desktop, "runs", "logs", run_id, code=1)
 
-    advice = f"`torchyard --home {desktop.home} deploy gpu-a` puts this desktop's there."
+    advice = f"Run `torchyard --home {desktop.home} deploy gpu-a`."
     assert f"gpu-a's agent {OURS} does not know logs.list. {advice}" in stderr
     # Of two desktops with the same version neither installs its own agent by itself; `deploy` does, and the run
     # continues.

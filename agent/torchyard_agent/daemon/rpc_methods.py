@@ -89,7 +89,8 @@ class Methods:
             raise RpcError(
                 f"the run {alive[0]} is alive there; undeploying would end it",
                 "run_alive",
-                f"Stop it first: `torchyard runs stop {alive[0]}`.",
+                "Stop it first.",
+                run_id=alive[0],
             )
         removing = partial(remove_everything, self._agent_dir, str(self._hello["node"]))
         left = await asyncio.get_running_loop().run_in_executor(None, removing)

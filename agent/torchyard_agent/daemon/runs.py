@@ -60,7 +60,7 @@ class Runs:
         """The run's folder on this host. Raises RpcError if there is none."""
         folder = paths.run_dir(self._agent_dir, self._node, _checked(run_id))
         if not os.path.isdir(folder):
-            raise RpcError(f"there is no run {run_id} on {self._node}", "no_run", "`torchyard runs list` shows them.")
+            raise RpcError(f"there is no run {run_id} on {self._node}", "no_run")
         return folder
 
     def ids(self) -> list[str]:
@@ -407,7 +407,7 @@ class Runs:
         """Removes a run's folder. Raises RpcError while the run is alive."""
         folder = self.folder(run_id)
         if await self.is_running(run_id):
-            raise RpcError(f"the run {run_id} is still alive", "run_alive", "Stop it first.")
+            raise RpcError(f"the run {run_id} is still alive", "run_alive", "Stop it first.", run_id=run_id)
         await asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder)
 
     async def _on_keeper_exit(self, run_id: str) -> None:

@@ -110,7 +110,7 @@ class Uploads:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             why = "is full" if error.errno == errno.ENOSPC else "is full for this user (quota)"
-            hint = "Free some space there, or set `agent_dir` of the host in the fleet file. Complete files are kept."
+            hint = "Free some space there. Complete files are kept."
             raise RpcError(f"the disk of {self._agent_dir} {why}", "disk_full", hint) from error
 
     def _sender(self, connection: Connection) -> _Sender:

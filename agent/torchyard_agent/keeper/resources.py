@@ -115,7 +115,7 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            hint = "Free some space there, or set `agent_dir` of the host in the fleet file."
+            hint = "Free some space there."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
         acquired.pop_all()
     return RunResources(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))

@@ -14,20 +14,28 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 APPLICATION_ERROR = -32000
-"""Error number of Torchyard; `data` holds {"code": short word, "hint": what to do}."""
+"""Error number of Torchyard; `data` holds {"code": short word, "hint": what to do, "run_id": if it is about a run}."""
 
 RequestId = Union[int, str]
 
 
 class RpcError(Exception):
-    """An error response: a message, a short code, and a hint what to do."""
+    """An error response: a message, a short code, a hint what to do, and the run that it is about."""
 
-    def __init__(self, message: str, code: str = "internal", hint: str = "", number: int = APPLICATION_ERROR):
+    def __init__(
+        self,
+        message: str,
+        code: str = "internal",
+        hint: str = "",
+        number: int = APPLICATION_ERROR,
+        run_id: str = "",
+    ):
         super().__init__(message)
         self.message = message
         self.code = code
         self.hint = hint
         self.number = number
+        self.run_id = run_id
 
 
 class MalformedMessage(ValueError):
@@ -55,7 +63,7 @@ def response(id: RequestId, result: Any) -> bytes:
 
 
 def error_response(id: RequestId | None, error: RpcError) -> bytes:
-    data = {"code": error.code, "hint": error.hint}
+    data = {"code": error.code, "hint": error.hint, **({"run_id": error.run_id} if error.run_id else {})}
     return _line({"jsonrpc": "2.0", "id": id, "error": {"code": error.number, "message": error.message, "data": data}})
 
 
@@ -71,6 +79,7 @@ def error_of(message: dict[str, Any]) -> RpcError:
         str(data.get("code", "internal")),
         str(data.get("hint", "")),
         number if isinstance(number, int) else INTERNAL_ERROR,
+        str(data.get("run_id", "")),
     )
 
 

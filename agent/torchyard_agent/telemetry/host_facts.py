@@ -64,7 +64,7 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
     return {
         "code": "disk_nearly_full",
         "message": f"only {free_gb * 1024:.0f} MiB are free for {folder}",
-        "hint": "Delete what is not needed there (`torchyard runs list` shows old runs), or set `agent_dir` elsewhere.",
+        "hint": "Delete what is not needed there, such as old runs.",
     }
 
 

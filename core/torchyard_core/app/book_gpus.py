@@ -9,6 +9,7 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.slots import slots_of
 from torchyard_core.errors import TorchyardError
+from torchyard_core.next_steps import CheckHosts
 from torchyard_core.topology.host_facts import HostFacts
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class BookGpus:
             raise TorchyardError(
                 "no host of the fleet was looked at yet, so there is no GPU to book",
                 code="no_slots",
-                hint="`torchyard hosts check` finds what each host has.",
+                hint=CheckHosts(),
             )
         return slots
 

@@ -18,6 +18,7 @@ from torchyard_core.launch.confirmations import Ask, no_answer
 from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown
 from torchyard_core.launch.restart import EndedRun
 from torchyard_core.launch.secrets import secret_values
+from torchyard_core.next_steps import AddHost, Advice
 from torchyard_core.problems import Problem, has_errors
 from torchyard_core.topology.file import TopologyFile
 
@@ -27,9 +28,9 @@ class InvalidTopology(RunFailed):
 
     def __init__(self, problems: Iterable[Problem], source: str):
         self.problems = tuple(problems)
-        hint = "Correct the file, then run it again."
+        hint: Advice = "Correct the file, then run it again."
         if any(problem.code == "unknown-host" for problem in self.problems):
-            hint = "Correct the file, or add the host: `torchyard hosts add NAME --address …`."
+            hint = ("Correct the file, or add the host.", AddHost())
         lines = [problem.printed(source) for problem in self.problems]
         super().__init__("\n".join(lines), code="topology_problems", hint=hint)
 
@@ -112,7 +113,12 @@ class LaunchUseCase(ABC):
         self.desktop.history.remove(started.run_id)
 
     def _make_launch(
-        self, source: TopologyFile, name: str, secrets: Sequence[str], arguments: str, again: EndedRun | None = None
+        self,
+        source: TopologyFile,
+        name: str,
+        secrets: Sequence[str],
+        arguments: Sequence[str],
+        again: EndedRun | None = None,
     ) -> None:
         """`arguments`: of `torchyard run`, for commands in hints."""
         topology = source.topology
@@ -134,7 +140,7 @@ class LaunchUseCase(ABC):
             caches=desktop.home.caches,
             again=again,
             reserving=LaunchBooking(
-                desktop.calendar, desktop.zone, booking, file=arguments, on_trouble=callbacks.on_calendar_error
+                desktop.calendar, desktop.zone, booking, arguments=arguments, on_trouble=callbacks.on_calendar_error
             ),
             own=records,
         )
@@ -162,7 +168,7 @@ class LaunchRun(LaunchUseCase):
         *,
         name: str = "",
         booking: BookingOptions | None = None,
-        arguments: str = "",
+        arguments: Sequence[str] = (),
     ):
         """
         Args:
@@ -184,7 +190,7 @@ class LaunchRun(LaunchUseCase):
             raise InvalidTopology(self.problems, source.source)
         topology = source.topology
         self.callbacks.on_check(Check("topology", "", True, topology.name))
-        arguments = self._arguments or source.source
+        arguments = self._arguments or (source.source,)
         self._make_launch(source, self._name or topology.name, topology.program.secrets, arguments)
 
     @property

@@ -46,7 +46,7 @@ class RestartRun(LaunchUseCase):
             question = confirm_foreign_secrets(again)
             settle(question, ask)
             names = again.topology.program.secrets if question is not None else ()
-        arguments = self.topology_file or again.source.source
+        arguments = (self.topology_file or again.source.source,)
         self._make_launch(again.source, again.name, allowed_secrets(again, names), arguments, again)
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.next_steps import AddHost
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
@@ -41,5 +42,5 @@ def _not_in_fleet(host: str, run: KnownRun) -> Unreachable:
     return Unreachable(
         host,
         f"the {role} {host} of run {run.run_id} is not in the fleet file.",
-        hint=f"Add it by that name: `torchyard hosts add {host} --address …`.",
+        hint=("Add it by that name.", AddHost(host)),
     )

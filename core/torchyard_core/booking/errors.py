@@ -14,6 +14,7 @@ TorchyardError
 from __future__ import annotations
 
 from torchyard_core.errors import TorchyardError, UsageError
+from torchyard_core.next_steps import Advice, SetUpTeam
 
 WRONG_USAGE = frozenset((
     "ambiguous_time", "bad_rule", "bad_time", "no_gpus", "no_such_booking", "no_such_time", "unknown_gpu",
@@ -25,7 +26,7 @@ WRONG_USAGE = frozenset((
 class Refused(TorchyardError):
     """Raised when a booking is refused; nothing was changed. `code` names the rule."""
 
-    def __init__(self, message: str, *, code: str, hint: str = ""):
+    def __init__(self, message: str, *, code: str, hint: Advice = ""):
         super().__init__(message, code=code, hint=hint)
         if code in WRONG_USAGE:
             self.exit_code = UsageError.exit_code
@@ -36,14 +37,14 @@ class StoreUnavailable(TorchyardError):
 
     exit_code = 3
 
-    def __init__(self, message: str, *, hint: str = ""):
+    def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="store_away", hint=hint)
 
 
 class PermissionDenied(TorchyardError):
     """Raised when the role has no permission."""
 
-    def __init__(self, message: str, *, hint: str = ""):
+    def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="no_rights", hint=hint)
 
 
@@ -65,19 +66,19 @@ class StoreUnreadable(TorchyardError):
         super().__init__(
             f"{place} holds a value that cannot be read: {why}",
             code="store_unreadable",
-            hint="An admin of the database repairs it: `torchyard bookings setup-team URL`, else by SQL.",
+            hint=("The database needs repair, if need be by SQL.", SetUpTeam()),
         )
 
 
 class BadUrl(UsageError):
     """Raised when `bookings_url` is invalid or incomplete."""
 
-    def __init__(self, message: str, *, hint: str = ""):
+    def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="bad_bookings_url", hint=hint)
 
 
 class BadCalendar(UsageError):
     """Raised when an `.ics` file cannot be read."""
 
-    def __init__(self, message: str, *, hint: str = ""):
+    def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="bad_calendar", hint=hint)

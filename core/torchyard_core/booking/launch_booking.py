@@ -38,6 +38,7 @@ from torchyard_core.launch.checks import bookings
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, Confirmation
 from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.next_steps import Advice, BookGpus, ChangeBooking, LaunchAt, LaunchWithBooking, ListBookings
 from torchyard_core.topology.host_facts import HostFacts
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ AT_LEAST = timedelta(minutes=15)
 class GpusBooked(RunFailed):
     """Raised when a run would use GPUs that others have booked; `conflict` has the details."""
 
-    def __init__(self, message: str, conflict: Conflict, hint: str):
+    def __init__(self, message: str, conflict: Conflict, hint: Advice):
         super().__init__(message, code="booked", hint=hint)
         self.conflict = conflict
 
@@ -64,20 +65,20 @@ class LaunchBooking:
         zone: str,
         wanted: BookingOptions,
         *,
-        file: str = "FILE",
+        arguments: Sequence[str] = ("FILE",),
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
         """Opens nothing yet.
 
         Args:
-            file: The topology as the user named it, for proposed commands.
+            arguments: Those of `torchyard run` for the same topology, for proposed commands.
             on_trouble: Called with errors of the calendar after the run has begun or was cancelled.
         """
         self._calendar = calendar
         self._zone = zone
         self._wanted = wanted
         self._usual_length = wanted.usual_length or USUAL_LENGTH
-        self._file = file
+        self._arguments = tuple(arguments)
         self._on_trouble = on_trouble
         self._known: Sequence[HostFacts] = ()
         self._view = View((), (), None, False)
@@ -122,7 +123,7 @@ class LaunchBooking:
                 f"the run does not fit in the booking {self._chosen.title!r} of {self._names(self._chosen.gpus)}: "
                 f"it would take {self._names(taken)}.",
                 code="not_in_booking",
-                hint=f"Book what it takes, or change it: `torchyard bookings change {self._chosen.id} --gpus …`.",
+                hint=ChangeBooking(self._chosen.id),
             )
         length = self._wanted.length or AT_LEAST
         whose = self._view.bookings if self._wanted.length else self._not_mine()
@@ -153,17 +154,17 @@ class LaunchBooking:
             self._calendar.store()
             length = self._usual_length
             end = until(self._start, self._start + length, self._zone)
-            what = f"GPUs of {len(hosts)} hosts, {self._names(slots_to_book(taken))}, are taken only with a booking, "
+            names, lasts = self._names(slots_to_book(taken)), command_length(length)
+            what = f"GPUs of {len(hosts)} hosts, {names}, are taken only with a booking, "
             question = Confirmation(
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
                 f"Book them until {end} ({format_hours(length)})?",
-                f"Add --book {command_length(length)} (or another length) to book them with the launch, or book "
-                f"them first: `torchyard book`.",
+                (LaunchWithBooking(self._arguments, lasts), BookGpus(names.replace(", ", ","), lasts)),
                 accept="book",
             )
             if not ask(question):
-                raise RunFailed(question.message, code=question.code, hint=question.hint)
+                raise RunFailed(question.message, code=question.code, hint=question.advice)
             return self._book(taken, length, run_id, name, start_at)
         checks = (*self._unknown(taken), *self._free(taken))
         return Reservation(checks, owner=self._person, start_at=start_at)
@@ -234,7 +235,7 @@ class LaunchBooking:
             raise Refused(
                 f"{booking.title!r} is {booking.owner}'s booking: a run starts with one of your own",
                 code="not_yours",
-                hint="See `torchyard bookings list --mine`.",
+                hint=ListBookings("--mine"),
             )
         if not booking.is_live or booking.end <= store.now():
             raise Refused(f"the booking {booking.title!r} is over", code="ended", hint="Book anew with `--book 4h`.")
@@ -326,10 +327,9 @@ class LaunchBooking:
         except (StoreUnavailable, Refused):
             return ()
 
-    def _way_out(self, conflict: Conflict) -> str:
+    def _way_out(self, conflict: Conflict) -> Advice:
         if not conflict.nearest:
             return "Choose other GPUs, or ask its owner." if self._view.is_live else self._view.why
         first = conflict.nearest[0]
-        length = command_length(first.end - first.start)
-        command = f'torchyard run {self._file} --at "{command_time(first.start, self._zone)}" --book {length}'
-        return f"{conflict.way_out(self._view.slots)} `{command}` books that and starts then."
+        step = LaunchAt(self._arguments, command_time(first.start, self._zone), command_length(first.end - first.start))
+        return conflict.way_out(self._view.slots), step

@@ -9,6 +9,7 @@ from itertools import groupby
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Slot, cpu_slot
 from torchyard_core.formatting import number_ranges
+from torchyard_core.next_steps import Advice, ShowHosts
 from torchyard_core.problems import did_you_mean
 from torchyard_core.topology.host_facts import HostFacts
 
@@ -68,7 +69,7 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
     if not of_host:
         known = {slot.host for slot in slots}
         near = did_you_mean(host, known)
-        hint = f"There are: {', '.join(sorted(known))}." if 0 < len(known) <= 12 else "See `torchyard status`."
+        hint: Advice = f"There are: {', '.join(sorted(known))}." if 0 < len(known) <= 12 else ShowHosts()
         raise Refused(f"no host `{host}` has GPUs to book{near}", code="unknown_gpu", hint=hint)
     if which == "*":
         return of_host

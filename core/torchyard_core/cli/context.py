@@ -16,6 +16,7 @@ from torchyard_core.errors import FileProblem, UsageError
 from torchyard_core.fleet.host_facts_cache import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, Inventory, read_fleet
 from torchyard_core.home import Home
+from torchyard_core.next_steps import AddHost
 from torchyard_core.text_sanitizer import printable
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.user_settings import UserSettings, read_user_settings
@@ -77,7 +78,7 @@ class CommandContext:
             raise FileProblem(
                 f"{self.fleet_file}: there is no such file.",
                 code="no_file",
-                hint="Is the name right? `torchyard hosts add NAME --address …` makes it.",
+                hint=("Is the name right?", AddHost()),
             )
         return read_fleet(self.fleet_file).usable()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import select
 import shlex
 import sys
@@ -65,7 +64,7 @@ def repeat_options(**options: object) -> None:
 
 def as_called(text: str) -> str:
     """The text with this command's own options in each `torchyard …`, so that it can be copied."""
-    return re.sub(r"`torchyard (?=[a-z])", lambda found: f"{found[0].rstrip()}{_called_with} ", text)
+    return text.replace("`torchyard ", f"`torchyard{_called_with} ")
 
 
 def say(text: str = "", *, colour: str = "") -> None:

@@ -48,7 +48,7 @@ def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
             raise Unreachable(
                 first.host,
                 f"no run {run_id} is known to the hosts that answer, and not all do: {first.message}",
-                hint=first.hint,
+                hint=first.advice,
             ) from error
         raise
 

@@ -35,6 +35,7 @@ from torchyard_core.fleet.response_schemas import FIRST_ANSWER, find_mismatch
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.openssh import explain, open_ssh
 from torchyard_core.identity import desktop_identity
+from torchyard_core.next_steps import DeployAgent, SetHostField
 
 ANSWER_TIMEOUT_S = 60.0
 """Time from the login to the daemon's first answer, on a slow host with a home on NFS."""
@@ -200,7 +201,7 @@ def _bridge(
     answers.send(opening)
     first = answers.next()
     if first.get("absent"):
-        raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=f"Run `torchyard deploy {host.name}`.")
+        raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=DeployAgent(host.name))
     if place := find_mismatch(first, FIRST_ANSWER):
         raise AgentFailed(host.name, f"the agent on {host.name} violates the protocol: `{place}` of its first answer.")
     if not first["have"]:
@@ -287,15 +288,17 @@ class _AnswerReader:
             raise NoPython(
                 host,
                 f"there is no Python ≥ 3.9 on {host}: {found}.",
-                hint="Install one, or set `agent_python` for the host in the fleet file.",
+                hint=("Install one, or name it.", SetHostField(host, "agent_python")),
             )
         if "unsafe" in answer:
             raise AgentFailed(
                 host,
                 f"the agent does not run from {answer.get('folder')} on {host}, where other users could plant code: "
                 f"{answer['unsafe']}.",
-                hint="Inspect that folder and `chmod go-w` it there, or set `agent_dir` for the host in the fleet file "
-                "to a folder that only this user can write to.",
+                hint=(
+                    "Inspect that folder and `chmod go-w` it there, or use a folder that only this user can write to.",
+                    SetHostField(host, "agent_dir"),
+                ),
             )
         if "error" in answer:
             raise AgentFailed(

@@ -11,9 +11,10 @@ from typing import Any
 
 from torchyard_agent.protocol import jsonrpc
 from torchyard_agent.protocol.jsonrpc import MalformedMessage, RpcError
-from torchyard_core.errors import AgentFailed, AgentRefused, AgentTooOld, HostError, Unreachable
+from torchyard_core.errors import AgentFailed, AgentRefused, AgentTooOld, HostError, Unreachable, agent_advice
 from torchyard_core.fleet.channel import Channel
 from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, find_mismatch
+from torchyard_core.next_steps import CheckHosts, DeployAgent, SetHostField
 from torchyard_core.text_sanitizer import one_line
 
 Listener = Callable[[dict[str, Any]], None]
@@ -165,7 +166,8 @@ class DaemonClient:
                     AgentTooOld(self.host, str(self.hello.get("version", "")), method, is_newer=self.agent_is_newer)
                 )
                 return
-            future.set_exception(AgentRefused(self.host, error.message, code=error.code, hint=error.hint))
+            advice = agent_advice(self.host, error.code, error.hint, error.run_id)
+            future.set_exception(AgentRefused(self.host, error.message, code=error.code, hint=advice))
         elif method in ANSWERS and (place := find_mismatch(message.get("result"), ANSWERS[method])):
             future.set_exception(self._malformed(f"its answer to {method} is malformed at `{one_line(place[:80])}`"))
         else:
@@ -188,7 +190,7 @@ class DaemonClient:
         return AgentFailed(
             self.host,
             f"the agent on {self.host} violates the protocol: {detail}.",
-            hint=f"Deploy it again (`torchyard deploy {self.host}`). If that does not help, do not trust that host.",
+            hint=("Deploy it again. If that does not help, do not trust that host.", DeployAgent(self.host)),
             code="malformed_answer",
         )
 
@@ -196,8 +198,10 @@ class DaemonClient:
         return AgentFailed(
             self.host,
             f"the agent on {self.host} has ended: {one_line(fault['error'])}.",
-            hint=f"Is there room in {one_line(fault['folder'])} there, and may this user write to it? "
-            "Set `agent_dir` for another folder.",
+            hint=(
+                f"Is there room in {one_line(fault['folder'])} there, and may this user write to it?",
+                SetHostField(self.host, "agent_dir"),
+            ),
             code="agent_ended",
         )
 
@@ -205,5 +209,7 @@ class DaemonClient:
         if self._fault is not None:
             return self._fault
         return Unreachable(
-            self.host, f"the connection to {self.host} was lost.", hint="Runs there continue; connect again."
+            self.host,
+            f"the connection to {self.host} was lost.",
+            hint=("Runs there continue.", CheckHosts((self.host,))),
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.errors import AgentRefused, HostError, TorchyardError, agent_problem
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet, Progress
@@ -67,8 +67,7 @@ class HostCheck:
     """index, uuid, name, memory_mb."""
     bookings: dict[str, Any] | None = None
     """The agent's state of calendar and enforcement (`bookings.status`); None from an older agent."""
-    problems: list[dict[str, str]] = field(default_factory=list)
-    """code, message, hint."""
+    problems: list[TorchyardError] = field(default_factory=list)
     error: TorchyardError | None = None
     """Why the host could not be checked."""
 
@@ -91,7 +90,8 @@ class HostCheck:
         return {READY: 0, DEGRADED: 1}.get(self.state, 3)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "error"}
+        shown = {name: value for name, value in self.__dict__.items() if name != "error"}
+        return {**shown, "problems": [problem.to_json() for problem in self.problems]}
 
 
 def check_host(
@@ -120,7 +120,7 @@ def check_host(
 def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostCheck:
     """The check of a host that answers, from its agent's `hello` and `host.facts`."""
     python = facts.get("python") or {}
-    problems = list(facts.get("problems", []))
+    problems = [agent_problem(name, problem) for problem in facts.get("problems", [])]
     return HostCheck(
         name,
         DEGRADED if problems else READY,
@@ -137,7 +137,7 @@ def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostChe
 
 def failed_check(name: str, state: str, error: TorchyardError) -> HostCheck:
     """The check of a host that could not be used."""
-    return HostCheck(name, state, problems=[error.to_json()], error=error)
+    return HostCheck(name, state, problems=[error], error=error)
 
 
 def gpu_summary(names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.fleet.inventory_patch import NEW_FILE, with_entry, without_entry
+from torchyard_core.next_steps import RemoveHost
 from torchyard_core.problems import Problem, did_you_mean, has_errors
 from torchyard_core.topology.host_facts import PortRange
 from torchyard_core.topology.model import Amount, FrozenModel, Text
@@ -191,7 +192,7 @@ def add_host(path: Path, host: Host) -> Inventory:
         raise UsageError(
             f"the fleet has a host `{host.name}` already.",
             code="host_exists",
-            hint=f"Choose another name, or `torchyard hosts remove {host.name}` first.",
+            hint=("Choose another name, or remove that host first.", RemoveHost(host.name)),
         )
     entry = host.model_dump(mode="json", exclude_unset=True)
     return _write(inventory, with_entry(_text(inventory), entry), (*inventory.hosts, host))

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Self
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.remarks import Remark
+from torchyard_core.next_steps import Advice
 from torchyard_core.problems import Place, did_you_mean, no_lines
 from torchyard_core.topology.model import MAX_REPLICAS, Topology
 from torchyard_core.yaml_io.model_validation import validate
@@ -26,10 +27,10 @@ class Imported:
     remarks: tuple[Remark, ...] = ()
 
 
-def refuse(source: str, line: int | None, message: str, hint: str = "") -> NoReturn:
+def refuse(source: str, line: int | None, message: str, hint: Advice = "") -> NoReturn:
     """Raises FileProblem with source, line, message and hint."""
     problem = problem_at(source, line, message, hint)
-    raise FileProblem(problem.message, code=BAD_DOCUMENT, hint=problem.hint)
+    raise FileProblem(problem.message, code=BAD_DOCUMENT, hint=problem.advice)
 
 
 @dataclass

@@ -35,7 +35,9 @@ class ExportOptions:
 DEFAULT_OPTIONS = ExportOptions()
 IMAGE = "IMAGE"
 """Placeholder for a required container image."""
-PLACEHOLDER_REMARK = Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it.")
+PLACEHOLDER_REMARK = Remark(
+    f"`{IMAGE}` stands for an image with the program and its packages; set Image, or `--image`."
+)
 
 
 def count_of(topology: Topology, *roles: Role) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.document_reader import DocumentReader, refuse
+from torchyard_core.next_steps import Advice, ImportDocument, ValidateTopology
 from torchyard_core.yaml_io.parser import parse_yaml
 
 TITLES = {
@@ -160,11 +160,11 @@ def expect(name: str, text: str, source: str, allowed: str) -> None:
         if name in _IN_YAML:
             DocumentReader.of(strip_assignment(text), source)
         refuse(source, 1, f"this is not {TITLES[name]}.", f"It must hold {allowed}.")
-    hint = f"It must hold {allowed}."
+    hint: Advice = f"It must hold {allowed}."
     if found == "topology":
-        hint = f"It is read as it is: `torchyard validate {source}`."
+        hint = ("A topology is read as it is.", ValidateTopology(source))
     elif found not in ("torchx", "kubernetes", "slurm"):
-        hint = f"`torchyard import {found} {shlex.quote(source)}` reads it. {_sentence(name)} holds {allowed}."
+        hint = (ImportDocument(found, source), f"{_sentence(name)} holds {allowed}.")
     refuse(source, 1, f"this looks like {TITLES[found]}, not {_short(name)}.", hint)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torchyard_core.errors import RunFailed
 from torchyard_core.formatting import size
+from torchyard_core.next_steps import Advice, AnswerYes, SetField, joined
 from torchyard_core.text_sanitizer import one_line
 
 LARGE_FILE = 100_000_000
@@ -18,12 +19,12 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A question to the user, who may answer yes or no. `hint` is the advice for the answer no."""
+    """A question to the user, who may answer yes or no. `advice` is for the answer no."""
 
     code: str
     message: str
     question: str
-    hint: str
+    advice: Advice
     accept: str = ""
     """Selects the label of the window's button for yes: `book`, `launch`, `secrets`, or empty for sending files."""
 
@@ -40,7 +41,7 @@ def settle(question: Confirmation | None, ask: Ask) -> None:
     """Asks the question, if any. Raises RunFailed with its message unless the answer is yes."""
     if question is None or ask(question):
         return
-    raise RunFailed(question.message, code=question.code, hint=question.hint)
+    raise RunFailed(question.message, code=question.code, hint=joined(question.advice, AnswerYes()))
 
 
 def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmation | None:
@@ -65,7 +66,7 @@ def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmati
         "large_files",
         f"the working folder {folder} {summary}.",
         f"Send it to {count}?",
-        "Name what a run does not need in `program.exclude` or .gitignore, or add -y to send it all.",
+        ("Exclude what a run does not need, in the topology or in .gitignore.", SetField("program.exclude")),
     )
 
 
@@ -77,5 +78,5 @@ def confirm_outside_folder(folder: Path, own: Path) -> Confirmation | None:
         "workdir_outside",
         f"the file's `program.workdir` is {one_line(str(folder))}, outside the file's own folder {one_line(str(own))}.",
         "Send that folder to the hosts?",
-        "Check why the file needs that folder; add -y to send it.",
+        ("Check why the file needs that folder.", SetField("program.workdir")),
     )

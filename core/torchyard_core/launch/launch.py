@@ -38,6 +38,7 @@ from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
 from torchyard_core.launch.snapshot_upload import upload_to_all
 from torchyard_core.launch.submission import prepare, start, take_back
 from torchyard_core.launch.warm_start import early_imports, imports_package, start_early
+from torchyard_core.next_steps import ListRuns, StopRun
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Topology
 
@@ -71,7 +72,7 @@ class StartUnknown(HostError):
             host,
             f"{host} was asked to start run {run_id} and does not answer any more: it may have begun.{booking}",
             code="start_unknown",
-            hint=f"`torchyard runs list` tells once {host} can be reached, and `torchyard runs stop {run_id}` ends it.",
+            hint=(f"It is known once {host} can be reached.", ListRuns(), StopRun(run_id)),
         )
         self.started = started
 

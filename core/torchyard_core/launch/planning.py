@@ -17,6 +17,7 @@ from torchyard_core.launch.checks.host_facts import check_host, check_machines, 
 from torchyard_core.launch.checks.versions import check_torch_builds, check_versions
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.next_steps import ValidateTopology
 from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
@@ -108,7 +109,7 @@ class Planner:
             raise RunFailed(
                 errors[0].printed(self._source.source) + more,
                 code=errors[0].code,
-                hint=f"`torchyard validate {self._source.source}` lists them all." if more else "",
+                hint=ValidateTopology(self._source.source) if more else "",
             )
 
     def _reach(self, names: Sequence[str]) -> None:
@@ -120,7 +121,7 @@ class Planner:
             name, link = self._next(arrivals, reaching)
             if isinstance(link, HostError):
                 unreachable.append(link)
-                self._progress.report_check(Check("host", name, False, link.message, link.hint, code=link.code))
+                self._progress.report_check(Check("host", name, False, link.message, link.advice, code=link.code))
             else:
                 self._links[name] = link
                 self._progress.report_check(

@@ -49,7 +49,7 @@ class LaunchProgress:
             self.report_check(check)
         red = failed(checks)
         if red:
-            raise RunFailed(red[0].message, code=red[0].name, hint=red[0].hint)
+            raise RunFailed(red[0].message, code=red[0].name, hint=red[0].advice)
 
     def stop_if_cancelled(self) -> None:
         """Raises Cancelled if the launch was cancelled."""

@@ -36,6 +36,7 @@ from torchyard_core.launch.runs.known_runs import KnownRun, is_over, run_details
 from torchyard_core.launch.snapshot import Snapshot
 from torchyard_core.launch.snapshot_upload import upload_to_all
 from torchyard_core.launch.warm_start import IMPORTS
+from torchyard_core.next_steps import LaunchTopology, SendSecrets, StopRun
 from torchyard_core.text_sanitizer import one_line
 from torchyard_core.topology.file import TopologyFile, topology_from_text
 from torchyard_core.topology.model import Program, Topology
@@ -93,7 +94,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
             raise RunFailed(
                 f"run {run.run_id} is still {state} on {host}.",
                 code="run_alive",
-                hint=f"Stop it first: `torchyard runs stop {run.run_id}`.",
+                hint=("Stop it first.", StopRun(run.run_id)),
             )
         time.sleep(POLL_S)  # the run has ended, and its keepers are about to exit
     reached = {host: links[host] for host in answers}
@@ -122,7 +123,7 @@ def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
         f"this computer did not launch run {again.run_id}; {again.reported_by} says that it was:\n  "
         + "\n  ".join(map(one_line, lines)),
         "Launch it?",
-        "Add -y where you trust that host, or launch the topology file with `torchyard run`.",
+        ("Launch it only where you trust that host.", LaunchTopology()),
         accept="launch",
     )
 
@@ -166,12 +167,12 @@ def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ..
     wanted = again.topology.program.secrets
     lacking = [name for name in wanted if name not in named] if again.reported_by else []
     if lacking:
-        options = " ".join(f"--secret {shlex.quote(name)}" for name in lacking)
+        options = tuple(word for name in lacking for word in ("--secret", name))
         raise RunFailed(
             f"{again.reported_by} says that run {again.run_id} needs the secret{'s' * (len(lacking) > 1)} "
             f"{', '.join(lacking)}, but this computer did not launch it.",
             code="foreign_secrets",
-            hint=f"Name what to send: `torchyard runs restart {again.run_id} {options}`.",
+            hint=SendSecrets(again.run_id, options),
         )
     return wanted
 
@@ -207,7 +208,7 @@ def _from_history(
                 f"the record of run {own.run_id} on {host} is not what this computer launched: "
                 f"its {' and its '.join(differs)} differ{'s' * (len(differs) == 1)}.",
                 code="record_differs",
-                hint=f"Find out who changed it on {host}, or launch the topology file with `torchyard run`.",
+                hint=(f"Find out who changed it on {host}.", LaunchTopology()),
             )
     if not answers:
         raise _no_record(run)
@@ -216,7 +217,7 @@ def _from_history(
         raise RunFailed(
             f"this version cannot read the topology that run {own.run_id} was launched with.",
             code="run_forgotten",
-            hint="Launch its topology file with `torchyard run`.",
+            hint=LaunchTopology(),
         )
     known = own.run_id, own.lineage or own.run_id, own.name, source, source.topology, own.snapshot, links
     return EndedRun(*known, early_imports=_early_imports(answers))
@@ -249,7 +250,7 @@ def _no_record(run: KnownRun) -> RunFailed:
     return RunFailed(
         f"no host that answers has a record of run {run.run_id} ({where}): it was removed, or is of an older version.",
         code="run_forgotten",
-        hint="Launch its topology file with `torchyard run`.",
+        hint=LaunchTopology(),
     )
 
 
@@ -274,7 +275,7 @@ def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, pro
     raise RunFailed(
         f"no host that answers has the code of run {again.run_id} any more, which {' and '.join(lacking)} needs.",
         code="code_gone",
-        hint="Launch its topology file with `torchyard run`.",
+        hint=LaunchTopology(),
     )
 
 
@@ -311,9 +312,7 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchP
                 digest.update(data)
                 offset += len(data)  # not what the host claims: this guarantees an end
         if digest.hexdigest() != entry["sha256"]:
-            raise RunFailed(
-                f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint="Launch its topology file."
-            )
+            raise RunFailed(f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint=LaunchTopology())
         first[entry["sha256"]] = place
 
 

@@ -17,6 +17,7 @@ from torchyard_agent.protocol.snapshot_manifest import Entry, root_of
 from torchyard_core.errors import RunFailed
 from torchyard_core.gitignore import gitignore_spec
 from torchyard_core.launch.file_hash_cache import FileHashCache
+from torchyard_core.next_steps import SetField
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
 """Patterns of files that no run needs."""
@@ -99,7 +100,7 @@ def take_snapshot(
         raise RunFailed(
             f"the working folder cannot be read: {error.strerror}: {error.filename}.",
             code="workdir",
-            hint="Correct its permissions, or name it in `exclude`.",
+            hint=("Correct its permissions, or exclude it.", SetField("program.exclude")),
         ) from error
     _refuse_too_many(folder, manifest)
     if not cancelled.is_set():
@@ -130,7 +131,7 @@ def _refuse_too_many(folder: Path, manifest: list[Entry]) -> None:
         raise RunFailed(
             f"the working folder {folder} holds {count} files, too many to send.",
             code="too_many_files",
-            hint="Exclude data folders in `exclude` or .gitignore.",
+            hint=("Exclude data folders in the topology or in .gitignore.", SetField("program.exclude")),
         )
 
 

@@ -16,6 +16,7 @@ from torchyard_core.formatting import size
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.progress import Cancelled, LaunchProgress
 from torchyard_core.launch.snapshot import Snapshot
+from torchyard_core.next_steps import CheckHosts, SetField, SetHostField
 
 PIECE = 1 << 20
 """Maximum number of bytes of file content in one message."""
@@ -76,7 +77,11 @@ def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, A
             f"the disk of {link.host} has {size(answer['free'])} free for the agent's folder, and this run needs "
             f"{size(needed)}: its code, a copy of its own, and {size(ROOM)} for logs.",
             code="disk",
-            hint="Free disk space there, set `agent_dir` for the host, or name what a run does not need in `exclude`.",
+            hint=(
+                "Free disk space there, choose another folder, or exclude what a run does not need.",
+                SetHostField(link.host, "agent_dir"),
+                SetField("program.exclude"),
+            ),
         )
     return answer
 
@@ -188,6 +193,5 @@ def _broke_off(host: str) -> Unreachable:
     return Unreachable(
         host,
         f"the connection to {host} was lost while the code was sent, and could not be restored.",
-        hint=f"Check whether {host} is up (`torchyard hosts check {host}`), then launch again: "
-        "files that have arrived are not sent again.",
+        hint=("Launch again once it is up: files that have arrived are not sent again.", CheckHosts((host,))),
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import yaml
 
 from torchyard_core.errors import FileProblem
+from torchyard_core.next_steps import Advice
 
 
-def problem_at(source: str, line: int | None, message: str, hint: str = "") -> FileProblem:
+def problem_at(source: str, line: int | None, message: str, hint: Advice = "") -> FileProblem:
     """A FileProblem with source and line in its message."""
     where = f"{source}:{line}" if line else source
     return FileProblem(f"{where}: {message}", code="unreadable_file", hint=hint)

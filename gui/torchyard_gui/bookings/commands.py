@@ -30,12 +30,12 @@ HOUR = timedelta(hours=1)
 
 
 class BookingCommands(QObject):
-    """Runs each change on a thread; `undoable`, `succeeded` and `failed` carry a message for the user."""
+    """Runs each change on a thread; `undoable` and `succeeded` carry a message for the user, `failed` an error."""
 
     undoable = Signal(str)
     """A change succeeded, and `undo` reverts it."""
     succeeded = Signal(str)
-    failed = Signal(str)
+    failed = Signal(object)
     done = Signal(str)
     """The ID of a booking that was made or changed."""
     undo_changed = Signal()
@@ -55,7 +55,7 @@ class BookingCommands(QObject):
         return self.tr("Reserved")
 
     def book(self, draft: Draft) -> None:
-        self.model.act(lambda store: BookGpus(store).book(draft).booked, self.booked, self._failed, self)
+        self.model.act(lambda store: BookGpus(store).book(draft).booked, self.booked, self.failed.emit, self)
 
     def book_fit(self, fit: Fit, title: str) -> None:
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))
@@ -81,7 +81,7 @@ class BookingCommands(QObject):
         self.model.act(
             lambda store: store.change(booking.id, **changes),
             lambda after: self.changed(after, booking),
-            self._failed,
+            self.failed.emit,
             self,
         )
 
@@ -105,7 +105,8 @@ class BookingCommands(QObject):
         """Moves the end of a booking by `by`."""
         end = booking.end + by
         if end <= booking.start:
-            self.failed.emit(self.tr("“{title}” is no longer than that.").format(title=booking.title))
+            text = self.tr("“{title}” is no longer than that.").format(title=booking.title)
+            self.failed.emit(TorchyardError(text))
             return
         self.change(booking, booking.gpus, booking.start.timestamp(), end.timestamp())
 
@@ -118,7 +119,7 @@ class BookingCommands(QObject):
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
             self.undoable.emit(text.format(what=self._summary(booking)))
 
-        self.model.act(lambda store: store.cancel(booking.id), gone, self._failed, self)
+        self.model.act(lambda store: store.cancel(booking.id), gone, self.failed.emit, self)
 
     def cancel_series(self, booking: Booking, since: datetime | None = None) -> None:
         """Cancels the bookings of a series that have not begun, or those of them that begin at `since` or later."""
@@ -137,7 +138,7 @@ class BookingCommands(QObject):
                 text.format(count=len(cancelled), title=booking.title)
             )
 
-        self.model.act(lambda store: store.cancel_series(series, since), gone, self._failed, self)
+        self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def undo(self) -> None:
         """Undoes the user's last change; the store may refuse. While the calendar is unreachable, the undo remains
@@ -151,7 +152,7 @@ class BookingCommands(QObject):
         def failed(error: TorchyardError) -> None:
             if isinstance(error, StoreUnavailable) and self.last is None:
                 self._remember(last)
-            self._failed(error)
+            self.failed.emit(error)
 
         self.model.act(
             last.undo, lambda _: self.succeeded.emit(self.tr("Undone: {what}").format(what=what)), failed, self
@@ -163,7 +164,7 @@ class BookingCommands(QObject):
         self.model.act(
             lambda store: store.wait(wish, title.strip() or self.title, zone),
             lambda _: self.succeeded.emit(self.tr("You are on the waitlist: freed GPUs are booked for you, in order.")),
-            self._failed,
+            self.failed.emit,
             self,
         )
 
@@ -171,7 +172,7 @@ class BookingCommands(QObject):
         self.model.act(
             lambda store: store.stop_waiting(waiting_id),
             lambda _: self.succeeded.emit(self.tr("You have left the waitlist.")),
-            self._failed,
+            self.failed.emit,
             self,
         )
 
@@ -183,6 +184,3 @@ class BookingCommands(QObject):
     def _remember(self, undo: Undo | None) -> None:
         self.last = undo
         self.undo_changed.emit()
-
-    def _failed(self, error: TorchyardError) -> None:
-        self.failed.emit(labels.error_text(error))

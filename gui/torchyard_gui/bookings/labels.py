@@ -12,17 +12,17 @@ from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings.calendar.time_axis import Span, local_day
 from torchyard_gui.bridge.bookings_model import CalendarState
-from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.next_steps import as_sentence
 
 translate = QCoreApplication.translate
 
 
-def error_text(error: TorchyardError) -> str:
-    """Returns an error as one or two sentences; names of hosts and GPUs stay as they are."""
+def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
+    """Returns an error as sentences; names of hosts and GPUs stay as they are."""
     message = error.message
     if message.partition(" ")[0].isalpha():
         message = message[0].upper() + message[1:]
-    return as_sentence(message, error.hint)
+    return as_sentence(message, error.advice, has_buttons=has_buttons)
 
 
 def day_name(day: date, pattern: str) -> str:

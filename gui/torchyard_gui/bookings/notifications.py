@@ -38,7 +38,9 @@ class Notifications(QObject):
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:
-        self.show_refusal(labels.error_text(error))
+        """Shows an error with buttons for its next steps."""
+        self.notice.clear()
+        self.notice.show_error(error, kind="warn", text=labels.error_text(error, has_buttons=True))
 
     def show_settled(self, freed: int, served: int) -> None:
         """Shows how many bookings were released as idle and how many waiting requests were booked."""

@@ -408,7 +408,7 @@ class BookingsPage(QWidget):
         self.body.resized.connect(self.place)
         for part in (self.commands, self.dialogs):
             part.succeeded.connect(self.notifications.show_success)
-            part.failed.connect(self.notifications.show_refusal)
+            part.failed.connect(self.notifications.show_error)
         self.commands.undoable.connect(lambda text: self.notifications.show_success(text, self.acts.undo))
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)

@@ -104,7 +104,7 @@ def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
                 missed.append(refused)
         if missed:
             back = f"{len(gone) - len(missed)} of {len(gone)} bookings are back; {missed[0].message}"
-            raise Refused(back, code=missed[0].code, hint=missed[0].hint)
+            raise Refused(back, code=missed[0].code, hint=missed[0].advice)
 
     return Undo(what, take_back)
 

@@ -99,10 +99,10 @@ class HostStatus:
         return isinstance(self.error, AgentMissing)
 
     @property
-    def problems(self) -> list[dict[str, str]]:
-        """The problems, each with code, message and hint."""
+    def problems(self) -> list[TorchyardError]:
+        """The problems of the host."""
         if self.lost is not None:
-            return [self.lost.to_json()]
+            return [self.lost]
         return list(self.check.problems) if self.check else []
 
     @property

@@ -15,6 +15,7 @@ from torchyard_core.formatting import clock, format_byte_rate, percent, utc_now
 from torchyard_core.launch.runs.follower import RETRY_S, Follower
 from torchyard_core.launch.runs.history import History, RunRecord, fields_at_end
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, run_details
+from torchyard_core.next_steps import AddHost
 from torchyard_core.replica_metrics import LatestSamples
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
@@ -347,7 +348,7 @@ def _ask(run: KnownRun, fleet: Fleet) -> tuple[DaemonClient, dict[str, Any]]:
         raise TorchyardError(
             f"the primary host {run.primary} is not in the fleet.",
             code="no_host",
-            hint="Add it by that name on the Fleet page.",
+            hint=("Add it by that name.", AddHost(run.primary)),
         )
     link = fleet.link(run.primary, install=False)
     return link, ask_run(run, link)

@@ -10,7 +10,8 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from torchyard_core.errors import HostError, TorchyardError, Unreachable
+from torchyard_core.app.run_links import link_to_primary
+from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.home import Home
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.runs.download import Files, fetch_files, list_files
@@ -171,14 +172,7 @@ class RunsModel(QObject):
         self._feeds.clear()
 
     def _primary(self, run: KnownRun) -> Any:
-        fleet = self.fleet_model.fleet
-        if run.primary not in fleet.hosts:
-            raise Unreachable(
-                run.primary,
-                f"the primary host {run.primary} of run {run.run_id} is not in the fleet.",
-                hint="Add it by that name on the Fleet page.",
-            )
-        return fleet.link(run.primary, install=False)
+        return link_to_primary(self.fleet_model.fleet, run)
 
     def _refreshed(self, found: tuple[list[KnownRun], dict[str, HostError]]) -> None:
         self._refreshing = None

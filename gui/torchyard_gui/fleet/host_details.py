@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushBut
 
 from torchyard_core.fleet.inventory import Transport
 from torchyard_core.formatting import memory
+from torchyard_core.next_steps import CheckHosts, DeployAgent, TrustKey
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.audit_labels import audit_rows
 from torchyard_gui.fleet.gpu_table import GpuTable
@@ -30,6 +31,7 @@ from torchyard_gui.fleet.labels import (
 from torchyard_gui.fleet.wrapped_text import WrappedText
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark, label, scroll_area, set_ink
+from torchyard_gui.widgets.next_steps import StepButtons
 
 Pairs = list[tuple[str, str]]
 
@@ -47,6 +49,7 @@ class HostDetails(QFrame):
         self.state = label(role="small", ink="2", wrap=True)
         self.remark = label(role="small", ink="2", wrap=True)
         self.problems = WrappedText()
+        self.steps = StepButtons()
         self.buttons = {key: ActionButton(action) for key, action in actions.items()}
         self._shown: list[ActionButton] | None = None
         self.gpus = GpuTable()
@@ -103,6 +106,9 @@ class HostDetails(QFrame):
         text = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
         self.problems.setText(text)
         self.problems.setVisible(bool(text))
+        steps = [step for problem in status.problems for step in problem.next]
+        # The buttons above do the others.
+        self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
         self._gpu_heading.setVisible(bool(gpus))
@@ -201,6 +207,7 @@ class HostDetails(QFrame):
         rest.setSpacing(8)
         rest.addWidget(self.remark)
         rest.addWidget(self.problems)
+        rest.addWidget(self.steps)
         for widget in (self._gpu_heading, self.gpus, self._beside_heading, self._beside, *self._tables):
             rest.addWidget(widget)
         rows.addWidget(self._rest)

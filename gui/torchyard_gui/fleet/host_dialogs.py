@@ -28,7 +28,6 @@ from torchyard_core.yaml_io.model_validation import validate
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import FormRow, NoticeBar, label, scroll_area
-from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.dialogs import ConfirmationDialog, DialogButtons
 
 WIDTH = 520
@@ -92,7 +91,7 @@ class AddHostDialog(QDialog):
         try:
             self._model.add(host)
         except TorchyardError as error:
-            self.notice.show_notice("fail", in_the_window(error.sentence()), closable=False)
+            self.notice.show_error(error, closable=False)
             return
         super().accept()
         self.added.emit(host)

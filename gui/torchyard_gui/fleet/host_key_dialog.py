@@ -10,7 +10,6 @@ from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
-from torchyard_gui.widgets.advice import in_the_window
 
 WIDTH = 520
 COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
@@ -107,7 +106,7 @@ class HostKeyDialog(QDialog):
     def _failed(self, error: TorchyardError) -> None:
         self._show_parts(asking=False)
         self.heading.setText(self.tr("The key of {host} could not be trusted").format(host=self._name))
-        self.notice.show_notice("fail", in_the_window(error.sentence()), self.tr("Try again"), closable=False)
+        self.notice.show_error(error, self.tr("Try again"), closable=False)
 
     def _show_parts(self, *, asking: bool, key: ShownKey | None = None) -> None:
         new = key is not None and not key.is_trusted

@@ -10,11 +10,11 @@ from PySide6.QtCore import QCoreApplication, QDateTime, QLocale
 
 from torchyard_agent.protocol.attribution import clean_name
 from torchyard_core import formatting
-from torchyard_core.errors import KeyChanged, KeyUnknown
+from torchyard_core.errors import KeyChanged, KeyUnknown, TorchyardError
 from torchyard_core.fleet.host_check import DEGRADED, READY
 from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
 from torchyard_gui.canvas.racks.content import short_model
-from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.next_steps import as_sentence
 
 translate = QCoreApplication.translate
 
@@ -123,9 +123,9 @@ def sentence(status: HostStatus) -> str:
     return ""
 
 
-def problem_sentence(status: HostStatus, problem: dict[str, str]) -> str:
-    """Returns a problem as a sentence with advice for the window."""
-    return as_sentence(problem["message"], problem.get("hint", ""), host=status.name)
+def problem_sentence(status: HostStatus, problem: TorchyardError) -> str:
+    """Returns a problem as a sentence; buttons beside it do its next steps."""
+    return as_sentence(problem.message, problem.advice, host=status.name, has_buttons=True)
 
 
 def suggested_action(status: HostStatus) -> SuggestedAction | None:

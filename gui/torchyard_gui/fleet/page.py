@@ -23,7 +23,7 @@ from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label
-from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.screen_reader import announce
 
 SUMMARIZE_AFTER_MS = 50
@@ -97,9 +97,10 @@ class FleetPage(QWidget):
 
     # -- commands
 
-    def add_host(self) -> None:
+    def add_host(self, name: str = "") -> None:
         """Opens the dialog to add a host."""
         dialog = AddHostDialog(self.model, self)
+        dialog.fields["name"].setText(name)
         dialog.added.connect(self._added)
         self._open(dialog)
 
@@ -109,9 +110,9 @@ class FleetPage(QWidget):
         dialog.trusted.connect(self._trusted)
         self._open(dialog)
 
-    def remove_hosts(self) -> None:
-        """Removes the selected hosts from the fleet after a confirmation."""
-        names = self.list.chosen
+    def remove_hosts(self, *hosts: str) -> None:
+        """Removes these hosts, else the selected ones, from the fleet after a confirmation."""
+        names = list(hosts) or self.list.chosen
         if names:
             dialog = RemoveHostsDialog(names, self)
             dialog.accepted.connect(lambda: self._remove(names))
@@ -231,7 +232,7 @@ class FleetPage(QWidget):
             for name in names:
                 self.model.remove(name)
         except TorchyardError as error:
-            self.notice.show_notice("fail", in_the_window(error.sentence()))
+            self.notice.show_error(error)
 
     def _activated(self, index: QModelIndex) -> None:
         """Handles Enter: performs the suggested action, or a check."""
@@ -258,7 +259,7 @@ class FleetPage(QWidget):
     def _hosts_changed(self) -> None:
         problem = self.model.problem
         if problem is not None:
-            text = self.tr("The fleet file has problems. {problems}").format(problems=problem.sentence())
+            text = self.tr("The fleet file has problems. {problems}").format(problems=error_text(problem))
             if self.model.hosts:
                 text += " " + self.tr("The hosts below are those of its last good text.")
             self.notice.show_notice("fail", text, self.tr("Read again"), closable=False)

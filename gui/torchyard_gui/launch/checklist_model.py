@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torchyard_core.launch.checks.check import CHECKLIST, Check
+from torchyard_core.next_steps import Advice
 
 ORDER = {spec.name: position for position, spec in enumerate(CHECKLIST)}
 """Positions of the rows; a check that is not in the table has a row of its own before `sending`."""
@@ -87,14 +88,14 @@ class Checklist:
             if started and row.done is None and row.name in STEPS.values():
                 row.done = row.total = 0
 
-    def fail(self, host: str, message: str, hint: str, code: str) -> Row:
+    def fail(self, host: str, message: str, advice: Advice, code: str) -> Row:
         """Adds an error without a check, to the current or else the first step."""
         under_way = [row for row in self.rows.values() if row.is_running]
         name = "topology" if code in OF_TOPOLOGY else "host"
         if under_way:
             name = under_way[-1].name
         name = "booking" if code in OF_CALENDAR else "starting" if code == "start_unknown" else name
-        return self.take(Check(name, host, False, message, hint, code=code))
+        return self.take(Check(name, host, False, message, advice, code=code))
 
     @property
     def has_failed(self) -> bool:

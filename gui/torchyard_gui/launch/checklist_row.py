@@ -8,11 +8,12 @@ from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QVBoxLayout
 
 from torchyard_core.formatting import size
 from torchyard_core.launch.checks.check import CHECKLIST, Check
+from torchyard_core.next_steps import steps_of
 from torchyard_gui.launch.checklist_model import Row, where
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, StateMark, clear_layout, label
-from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.indicators import MeterBar
+from torchyard_gui.widgets.next_steps import StepButtons, as_sentence
 
 translate = QCoreApplication.translate
 
@@ -46,6 +47,7 @@ class ChecklistRow(QWidget):
         self.bar = MeterBar(0.0, "accent")
         self._lines = QVBoxLayout()
         self._lines.setSpacing(2)
+        self.steps = StepButtons()
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 3, 0, 3)
         layout.setHorizontalSpacing(10)
@@ -56,6 +58,7 @@ class ChecklistRow(QWidget):
         layout.addWidget(self.more, 0, 3)
         layout.addWidget(self.bar, 1, 1, 1, 3)
         layout.addLayout(self._lines, 2, 1, 1, 3)
+        layout.addWidget(self.steps, 3, 1, 1, 3)
         layout.setColumnStretch(2, 1)
         self.refresh()
 
@@ -88,6 +91,11 @@ class ChecklistRow(QWidget):
         self.more.setSizePolicy(policy)
         self.more.setVisible(self.more.isEnabled() and row.name != "topology")
         self._show_lines(self._lines_now())
+        checks = (*row.failed[:TROUBLES], *row.warnings[:TROUBLES])
+        # For unknown keys and booked GPUs, the panel has a button above the list.
+        self.steps.show_steps(
+            step for check in checks if check.code not in ("key_unknown", "booked") for step in steps_of(check.advice)
+        )
         self.setAccessibleName(f"{self.title.text()}: {state_word(row.state)}. {self.found.text()}")
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -177,6 +185,4 @@ def _sentence(check: Check) -> str:
     message = check.message
     if check.host and check.host not in message:
         message = f"{check.host}: {message}"
-    # Unknown keys have a button above the list.
-    hint = "" if check.code == "key_unknown" else check.hint
-    return as_sentence(message, hint, host=check.host, elsewhere=True)
+    return as_sentence(message, check.advice, host=check.host, has_buttons=True)

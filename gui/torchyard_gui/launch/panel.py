@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from PySide6.QtCore import QEvent, QTimer, Signal
@@ -15,6 +16,7 @@ from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 from torchyard_core.formatting import span, until
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation
+from torchyard_core.next_steps import NextStep
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.launch_job import LaunchJob
@@ -22,7 +24,7 @@ from torchyard_gui.launch.checklist_model import STEPS, Checklist
 from torchyard_gui.launch.checklist_row import ChecklistRow
 from torchyard_gui.launch.question_block import QuestionBlock
 from torchyard_gui.widgets import Divider, NoticeBar, clear_layout, label, scroll_area
-from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.next_steps import advice_text
 from torchyard_gui.widgets.screen_reader import announce
 
 WIDTH, HEIGHT = 520, 500
@@ -239,7 +241,7 @@ class LaunchPanel(QDialog):
             return
         if not self.checklist.has_failed:
             host = error.host if isinstance(error, HostError | AgentRefused) else ""
-            self.checklist.fail(host, error.message, error.hint, error.code)
+            self.checklist.fail(host, error.message, error.advice, error.code)
             self._show_rows()
         self._end(started=False)
         may_run = error.code == "start_unknown"
@@ -278,15 +280,16 @@ class LaunchPanel(QDialog):
     def _declined(self, error: TorchyardError) -> None:
         """Ends a launch that the user declined, such as one with a large upload; this is no failure."""
         advice = self.tr("It was not launched, and nothing was sent. {advice}")
-        self._taken_back(advice.format(advice=in_the_window(error.hint)))
+        text = advice.format(advice=advice_text(error.advice, has_buttons=True))
+        self._taken_back(text, error.next)
 
-    def _taken_back(self, sentence: str) -> None:
+    def _taken_back(self, sentence: str, steps: Sequence[NextStep] = ()) -> None:
         self._end(started=False)
         if self._close_when_over:
             self.hide()
             return
         self.about.setText("")
-        self.notice.show_notice("info", sentence, closable=False)
+        self.notice.show_notice("info", sentence, closable=False, steps=steps)
         self.again.show()
 
     def _over(self, error: TorchyardError | None = None) -> None:

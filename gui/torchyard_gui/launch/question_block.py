@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWi
 
 from torchyard_core.launch.confirmations import Confirmation
 from torchyard_gui.widgets import StateMark, label
-from torchyard_gui.widgets.advice import as_sentence, in_the_window
 from torchyard_gui.widgets.dialogs import yes_to
+from torchyard_gui.widgets.next_steps import advice_text, as_sentence
 
 
 class QuestionBlock(QFrame):
@@ -54,7 +54,7 @@ class QuestionBlock(QFrame):
         self.sentence.setText(as_sentence(question.message))
         self.question.setText(question.question)
         self.yes.setText(yes_to(question.accept))
-        self.advice.setText(in_the_window(question.hint))
+        self.advice.setText(advice_text(question.advice))
         self.setAccessibleName(f"{self.sentence.text()} {self.question.text()}")
         self.show()
 

@@ -25,8 +25,8 @@ from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
 from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.widgets import EmptyState, SearchField
-from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.empty_state import EmptyListMessage
+from torchyard_gui.widgets.next_steps import error_text
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000
@@ -147,6 +147,17 @@ class RunsPage(QWidget):
         self._wanted = run_id
         self.model.read_history()
 
+    def show_logs(self, run_id: str) -> None:
+        """Selects a run and opens its logs."""
+        self.show_run(run_id)
+        self.run_view.log.set_open(True)
+
+    def stop_run(self, run_id: str) -> None:
+        """Selects a run and, where it is known here, asks how to stop it."""
+        self.show_run(run_id)
+        if self.feed is not None and self.feed.run.run_id == run_id:
+            self.ask_to_stop()
+
     def ask_to_stop(self) -> None:
         """Asks how to stop the run, then stops it."""
         feed = self.feed
@@ -196,7 +207,8 @@ class RunsPage(QWidget):
 
         def ended(written: list[Path], problems: list[TorchyardError]) -> None:
             if problems:
-                notice.show_notice("fail", " ".join(problem.sentence() for problem in problems))
+                text = " ".join(error_text(problem, has_buttons=True) for problem in problems)
+                notice.show_notice("fail", text, steps=[step for problem in problems for step in problem.next])
             elif written:
                 count = len(written)
                 one, many = self.tr("1 file fetched to {folder}"), self.tr("{count} files fetched to {folder}")
@@ -205,7 +217,7 @@ class RunsPage(QWidget):
                 notice.show_notice("info", self.tr("The run has no files to fetch"))
 
         def failed(error: TorchyardError) -> None:
-            notice.show_notice("fail", as_sentence(error.message, error.hint))
+            notice.show_error(error)
 
         self.fetching = self.model.fetch(run, target, progress, ended, failed, owner=self)
 
@@ -319,7 +331,7 @@ class RunsPage(QWidget):
 
     def _stop(self, run: KnownRun, *, force: bool) -> None:
         def failed(error: TorchyardError) -> None:
-            self.run_view.work.show_notice("fail", as_sentence(error.message, error.hint))
+            self.run_view.work.show_error(error)
 
         self.model.stop(run, failed, force=force, owner=self)
 

@@ -12,8 +12,8 @@ from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.restart_job import RestartJob
 from torchyard_gui.widgets import NoticeBar
-from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.dialogs import ConfirmationDialog, yes_to
+from torchyard_gui.widgets.next_steps import as_sentence
 
 
 class RestartFlow(QObject):
@@ -96,7 +96,7 @@ class RestartFlow(QObject):
         self.launch_over.emit(True)
 
     def _failed(self, error: TorchyardError) -> None:
-        self._notice.show_notice("fail", as_sentence(error.message, error.hint))
+        self._notice.show_error(error)
         self.launch_over.emit(error.code == "start_unknown")
 
     def _cancelled(self) -> None:

@@ -24,6 +24,7 @@ from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
 from torchyard_gui.widgets.empty_state import EmptyListMessage
+from torchyard_gui.widgets.next_steps import advice_text
 
 VIEWS = ("canvas", "table", "plots")
 LOG_HEIGHT = 220
@@ -222,7 +223,8 @@ class RunView(QWidget):
             reason = picture.reason or self.tr("no reason is known")
             self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason), is_known)
         elif picture.is_stale and not picture.is_followed:
-            self.notice.show_notice("warn", self._why_not_followed(), closable=False, is_known=is_known)
+            steps = error.next if error is not None else ()
+            self.notice.show_notice("warn", self._why_not_followed(), closable=False, is_known=is_known, steps=steps)
         elif picture.known_from:
             text = self.tr(
                 "{primary}, the run's primary host, has not answered yet; it is tried again. What is shown is what "
@@ -235,7 +237,7 @@ class RunView(QWidget):
             ).format(host=picture.primary, time=clock(picture.as_of, exact=True))
             self.notice.show_notice("warn", text, closable=False, is_known=is_known)
         elif error is not None and picture.is_over is False:
-            self.notice.show_notice("warn", error.sentence(), closable=False, is_known=is_known)
+            self.notice.show_error(error, kind="warn", closable=False, is_known=is_known)
         elif picture.state == "restarting":
             self._notice_of("warn", restarting_sentence(picture), is_known)
         else:
@@ -248,8 +250,9 @@ class RunView(QWidget):
         if error is not None and error.code == "no_run":
             text = self.tr("{host} does not know the run any more, nor how it ended. What is shown is as of {time}.")
             return text.format(host=picture.primary, time=time)
+        why = f"{error.message} {advice_text(error.advice, has_buttons=True)}".strip() if error is not None else ""
         text = self.tr("The run is not followed: {why} What is shown is as of {time}; the run may go on.")
-        return text.format(why=error.sentence() if error is not None else "", time=time)
+        return text.format(why=why, time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
         """Returns the run's end with a button for the log of the first cause."""

@@ -22,7 +22,7 @@ from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.presets import preset, with_preset
 from torchyard_gui.topology.labels import named, preset_title, role_name, role_plural
 from torchyard_gui.topology.undo import Edit
-from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.next_steps import quoted
 
 MOST_STEPS = 2000
 """Most undoable steps. A step holds two topologies, which share equal parts."""
@@ -102,7 +102,7 @@ class Editor(QObject):
             selections = (self._selection, chosen)
             self.stack.push(Edit(self.document, before, after, text, key, self.select, selections))
         except TorchyardError as problem:
-            return in_the_window(problem.message)
+            return quoted(problem.message)
         return ""
 
     # Replicas
@@ -208,7 +208,7 @@ class Editor(QObject):
         try:
             copied = clipboard.read_copied(text)
         except TorchyardError as problem:
-            return in_the_window(problem.message)
+            return quoted(problem.message)
         return self._grow(self.tr("Paste"), lambda value: clipboard.paste_replicas(value, copied))
 
     def duplicate(self) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from PySide6.QtCore import QObject
 
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.widgets.next_steps import button_text, error_text, take_step, with_buttons
 from torchyard_gui.widgets.notice_bar import Kind, NoticeBar
 
 ORDER = ("file", "disk", "read-only", "recovery", "launch", "export")
@@ -43,6 +46,11 @@ class NoticeQueue(QObject):
         """Sets the notice of a subject."""
         self._notices[subject] = Notice(kind, text, buttons)
         self._show()
+
+    def show_error(self, subject: str, error: TorchyardError, *buttons: NoticeButton) -> None:
+        """Sets the notice of a subject to an error, with buttons for its next steps."""
+        taken = [NoticeButton(button_text(one), partial(take_step, self._bar, one)) for one in with_buttons(error.next)]
+        self.show(subject, "fail", error_text(error, has_buttons=True), *buttons, *taken)
 
     def clear(self, subject: str) -> None:
         """Removes the notice of a subject."""

@@ -12,9 +12,9 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.planned_time import PlannedTime, parse_planned_time
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.next_steps import as_sentence
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import label
 
@@ -160,7 +160,7 @@ class PlannedTimePopup(Popup):
         self._choose(planned)
 
     def _refuse(self, row: FormRow, refused: Refused) -> None:
-        row.set_problem(as_sentence(refused.message[:1].upper() + refused.message[1:], refused.hint))
+        row.set_problem(as_sentence(refused.message[:1].upper() + refused.message[1:], refused.advice))
         row.field.setFocus()
         announce(self, f"{row.name.text()}: {row.problem}", urgent=True)
         self._fit()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torchyard_core.problems import Problem
 from torchyard_core.topology.document.edits import members_of
 from torchyard_core.topology.model import Launcher, Topology
-from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.next_steps import quoted
 
 HOSTS = "hosts"
 """Block of problems with hosts; the key is the host."""
@@ -79,8 +79,8 @@ def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] 
 
 
 def in_window(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Returns problems with advice for the window instead of commands."""
-    return tuple(replace(problem, message=in_the_window(problem.message)) for problem in problems)
+    """Returns problems with their messages as the window shows them."""
+    return tuple(replace(problem, message=quoted(problem.message)) for problem in problems)
 
 
 def _key(problem: Problem, around: str) -> str:

@@ -30,6 +30,7 @@ from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import HOSTS, ProblemPlace, place_of
 from torchyard_gui.widgets.indicators import StateMark
+from torchyard_gui.widgets.next_steps import StepButtons
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
@@ -121,6 +122,7 @@ class ProblemsDock(QFrame):
         errors = _errors(self.problems)
         summary = self._summary(errors, len(self.problems) - errors)
         self.line.say(summary, "failed" if errors else "warning", bool(self.problems))
+        self.line.steps.show_steps(one.next_step for one in self.problems if one.next_step is not None)
         self.line.dismiss.setVisible(self.report is not None)
         self._fill()
 
@@ -198,6 +200,7 @@ class _Line(QFrame):
         self.mark = StateMark("ok")
         self.text = ElidedLabel()
         self.text.setProperty("ink", "2")
+        self.steps = StepButtons()
         self.dismiss = QToolButton()
         self.dismiss.setIcon(icon("close"))
         self.dismiss.setToolTip(self.tr("Dismiss the remarks"))
@@ -210,6 +213,7 @@ class _Line(QFrame):
         layout.addWidget(label(self.tr("Problems"), role="strong"))
         layout.addWidget(self.mark)
         layout.addWidget(self.text, 1)
+        layout.addWidget(self.steps)
         layout.addWidget(self.dismiss)
 
     def say(self, text: str, state: str, visible: bool) -> None:

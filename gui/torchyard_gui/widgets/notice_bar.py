@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QWidget
 
+from torchyard_core.errors import TorchyardError
+from torchyard_core.next_steps import NextStep
 from torchyard_gui.theme.icons import icon, paint_state, pixmap
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.clear_layout import remove_widgets
+from torchyard_gui.widgets.next_steps import error_text, quoted, step_button, with_buttons
 from torchyard_gui.widgets.screen_reader import announce
 
 Kind = Literal["info", "warn", "fail"]
@@ -42,6 +44,7 @@ class NoticeBar(QFrame):
         self._close.setAccessibleName(self.tr("Dismiss"))
         self._close.clicked.connect(self._dismiss)
         self.buttons: list[QPushButton] = []
+        self._shown: tuple[tuple[str, ...], tuple[NextStep, ...]] = ((), ())
         self._layout = QHBoxLayout(self)
         self._layout.setContentsMargins(16, 6, 8, 6)
         self._layout.setSpacing(10)
@@ -54,13 +57,34 @@ class NoticeBar(QFrame):
     def text(self) -> str:
         return self.label.text()
 
-    def show_notice(self, kind: Kind, text: str, *actions: str, closable: bool = True, is_known: bool = False) -> None:
-        """Shows `text` with a button for each of `actions`; replaces the previous notice.
+    def show_error(
+        self,
+        error: TorchyardError,
+        *actions: str,
+        kind: Kind = "fail",
+        text: str = "",
+        closable: bool = True,
+        is_known: bool = False,
+    ) -> None:
+        """As `show_notice`, with an error's text, by default, and a button for each of its next steps."""
+        text = text or error_text(error, has_buttons=True)
+        self.show_notice(kind, text, *actions, closable=closable, is_known=is_known, steps=error.next)
+
+    def show_notice(
+        self,
+        kind: Kind,
+        text: str,
+        *actions: str,
+        closable: bool = True,
+        is_known: bool = False,
+        steps: Iterable[NextStep] = (),
+    ) -> None:
+        """Shows `text` with a button for each of `actions`, then of `steps`; replaces the previous notice.
 
         Args:
             is_known: Do not announce the notice.
         """
-        text = in_the_window(text)
+        text = quoted(text)
         self.kind = kind
         self._mark.kind = kind
         self.setProperty("notice", kind)
@@ -70,8 +94,10 @@ class NoticeBar(QFrame):
             self.reword(text)
         self.label.setText(text)
         self.setAccessibleName(text)
-        if [button.text() for button in self.buttons] != list(actions):
-            self._put_buttons(actions)  # Unchanged buttons keep the focus.
+        shown = actions, tuple(with_buttons(steps))
+        if self._shown != shown:
+            self._shown = shown
+            self._put_buttons(*shown)  # Unchanged buttons keep the focus.
         self._close.setVisible(closable)
         self._mark.update()
         self.show()
@@ -98,15 +124,17 @@ class NoticeBar(QFrame):
             self._announced = self.text
             announce(self, self.text, urgent=self.kind != "info")
 
-    def _put_buttons(self, actions: Sequence[str]) -> None:
+    def _put_buttons(self, actions: Sequence[str], steps: Sequence[NextStep]) -> None:
         remove_widgets(self._layout, self.buttons)
         self.buttons = [self._button(number, words) for number, words in enumerate(actions)]
+        self.buttons += map(step_button, steps)
+        for number, button in enumerate(self.buttons):
+            self._layout.insertWidget(2 + number, button)
+            button.show()
 
     def _button(self, number: int, text: str) -> QPushButton:
-        button = QPushButton(text, self)
+        button = QPushButton(text)
         button.clicked.connect(lambda: self.action_triggered.emit(number))
-        self._layout.insertWidget(2 + number, button)
-        button.show()
         return button
 
     def _dismiss(self) -> None:

@@ -21,6 +21,7 @@ from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
+    from torchyard_core.next_steps import NextStep
     from torchyard_core.topology.file import TopologyFile
     from torchyard_gui.bookings.booking_reminder import BookingReminder
     from torchyard_gui.bookings.page import BookingsPage
@@ -65,6 +66,7 @@ class WindowConnections(QObject):
         window.closed.connect(self._close)
         window.file_dropped.connect(self.open_file)
         window.example_wanted.connect(self.open_example)
+        window.step_wanted.connect(self._take_step)
         window.actions_.open_example.setVisible(example_file() is not None)
         self.document.path_changed.connect(self._name_window)
         self.document.changed.connect(self._name_window)
@@ -209,6 +211,12 @@ class WindowConnections(QObject):
         return page
 
     # -- links between pages
+
+    def _take_step(self, step: NextStep) -> None:
+        """Does a next step whose button was pressed."""
+        from torchyard_gui.windows.step_actions import StepActions
+
+        StepActions(self.window, self.fleet, self.planning).take(step)
 
     def open_file(self, path: Path) -> None:
         """Opens a topology file; the page shows its errors."""

@@ -53,6 +53,8 @@ class MainWindow(QMainWindow):
     file_dropped = Signal(Path)
     example_wanted = Signal()
     closed = Signal()
+    step_wanted = Signal(object)
+    """A NextStep whose button was pressed."""
 
     def __init__(self, settings: WindowSettings) -> None:
         super().__init__()

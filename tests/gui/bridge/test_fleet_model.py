@@ -214,7 +214,7 @@ def test_a_connection_that_breaks_makes_the_host_unknown_until_it_is_checked_aga
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == UNKNOWN, timeout=WITHIN_MS)
     lost = model.status("gpu-a")
     assert lost is not None
-    assert lost.problems[0]["message"] == "the connection to gpu-a was lost."
+    assert lost.problems[0].message == "the connection to gpu-a was lost."
     assert lost.since is not None
 
     lab3["gpu-a"].start_sshd()

@@ -46,7 +46,7 @@ def test_a_host_that_falls_silent_is_unknown_since_it_was_last_heard_of() -> Non
     why = TorchyardError("the connection to gpu-a was lost.", code="lost")
     status = fresh().checked(READY, NOW).sampled(sample(), NOW).silent(why, LATER)
     assert (status.state, status.since, status.sample) == (UNKNOWN, LATER, None)
-    assert status.problems[0]["message"] == "the connection to gpu-a was lost."
+    assert status.problems[0].message == "the connection to gpu-a was lost."
     assert status.gpus[0].utilisation is None  # unknown, never a zero
 
 

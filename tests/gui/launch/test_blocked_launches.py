@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QPushButton
 
 from tests.core.cli.sample_runs import sleeping
 from tests.end_to_end.running import programs_on
@@ -106,7 +107,9 @@ def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
         assert panel.about.text() == "Whether it has started is not known."
         (said,) = red_lines(panel)
         assert "it may have begun" in said
-        assert "The Runs page tells once gpu-b can be reached, and “Stop” there ends it." in said
+        assert said.endswith("It is known once gpu-b can be reached.")
+        buttons = panel.row("starting").steps.findChildren(QPushButton)
+        assert [button.text() for button in buttons] == ["Show the runs", "Stop the run …"]
         assert not panel.again.isVisible()  # it would be a second run
         (noted,) = window.runs.history.records()
         assert not noted.is_confirmed
@@ -163,7 +166,7 @@ def test_large_files_are_asked_about_before_they_are_sent(
     window.wait(lambda: not panel.is_launching)
     assert not panel.checklist.has_failed
     assert "nothing was sent" in panel.notice.text
-    assert "field Not sent" in panel.notice.text
+    assert [button.text() for button in panel.notice.buttons] == ["Show the field"]
     assert not panel.question.isVisible()
     window.wait(lambda: not runs_left(lab3["gpu-b"]))
 

@@ -157,9 +157,10 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     time = clock(BEGAN + 1, exact=True)
     assert view.notice.kind == "warn"
     assert view.notice.text == (
-        "The run is not followed: the primary host gpu-a is not in the fleet. Add it by that name on the Fleet page. "
+        "The run is not followed: the primary host gpu-a is not in the fleet. Add it by that name. "
         f"What is shown is as of {time}; the run may go on."
     )
+    assert [button.text() for button in view.notice.buttons] == ["Add a host …"]
     assert page.bar.state.text() == f"running as of {time}"
     assert view.side.needs.needs == []
     known = page.model.run(run.run_id)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
@@ -13,41 +11,15 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractScrollArea, QListWidget, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 from tools.launch_phases import phases
-from tools.sample_fleet import FAILED_RUN, let_hosts_answer, write_sample
+from tools.sample_fleet import FAILED_RUN
 
-from tests.gui.theme_fixture import without_theme
-from torchyard_gui import app
+from tests.gui.windows.conftest import wiring_of
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.widgets import screen_reader
-from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 
 CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
-
-
-@pytest.fixture
-def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
-    """The window with all pages and eight hosts that are never contacted."""
-    with without_theme():
-        window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
-        qtbot.addWidget(window)
-        window.painted.disconnect()
-        wiring_of(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
-        let_hosts_answer(wiring_of(window).fleet)
-        window.make_pages()
-    window.show()
-    window.activateWindow()
-    qtbot.waitUntil(window.isActiveWindow)
-    qtbot.waitUntil(lambda: all(window.has_page(key) for key in window.keys))
-    yield window
-    wiring_of(window).document.start_new()
-
-
-def wiring_of(window: MainWindow) -> WindowConnections:
-    wiring = window.findChild(WindowConnections)
-    assert isinstance(wiring, WindowConnections)
-    return wiring
 
 
 def listed(palette: QListWidget) -> list[str]:

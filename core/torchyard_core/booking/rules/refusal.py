@@ -13,6 +13,7 @@ from torchyard_core.booking.rules.rule import Request
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.conflict import Clash, Clashing, Conflict
 from torchyard_core.booking.time_parser import END_OF_TIME, zone_of
+from torchyard_core.next_steps import CheckHosts
 from torchyard_core.problems import did_you_mean
 
 GRACE = timedelta(minutes=2)
@@ -92,7 +93,7 @@ def check_draft(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
         return Refused(
             f"no host of the fleet has the GPU `{unknown[0]}`{near}",
             code="unknown_gpu",
-            hint="`torchyard hosts check` finds what each host has now.",
+            hint=CheckHosts(),
         )
     if len(draft.uid) > 1000 or draft.end.year >= END_OF_TIME:
         return Refused(

@@ -46,7 +46,7 @@ class Rules(
             for rule in RULES:
                 rule.validate(rules)
         except Refused as refused:
-            raise UsageError(refused.message, code="bad_rules", hint=refused.hint) from None
+            raise UsageError(refused.message, code="bad_rules", hint=refused.advice) from None
         return rules
 
 

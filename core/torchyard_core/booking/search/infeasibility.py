@@ -14,6 +14,7 @@ from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.rules.windows import binding_windows
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.formatting import format_hours, span
+from torchyard_core.next_steps import CheckHosts, ShowRules
 
 
 def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:
@@ -38,7 +39,7 @@ def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
         return Refused(
             f"of the {wish.count} GPUs that are wanted, the fleet has {len(fitting)} of that kind",
             code="too_few",
-            hint="Ask for fewer, or for others; `torchyard hosts check` finds what each host has now.",
+            hint=("Ask for fewer, or for others.", CheckHosts()),
         )
     ((host, most),) = Counter(slot.host for slot in fitting).most_common(1)
     if wish.one_host and most < wish.count:
@@ -71,5 +72,5 @@ def _closed(wish: Wish, fitting: Sequence[Slot], rules: Rules, person: str) -> R
     return Refused(
         f"the rules never leave {person} {wish.count} such GPUs for {format_hours(wish.length)} in that time",
         code="window",
-        hint=f"They are open: {'; '.join(times)}. `torchyard bookings rules` shows all.",
+        hint=(f"They are open: {'; '.join(times)}.", ShowRules()),
     )

@@ -29,6 +29,7 @@ from torchyard_core.booking.store.tables import HEAD, KNOWN
 from torchyard_core.booking.store.usage import UsageRecords
 from torchyard_core.booking.store.waitlist import Waitlist
 from torchyard_core.booking.store.write_transactions import WriteTransactions
+from torchyard_core.next_steps import SetUpTeam
 
 
 class BookingStore:
@@ -138,11 +139,11 @@ def _team(engine: Engine) -> bool:
         if sees_schema is None:
             raise BadUrl(
                 f"{place} has no calendar yet",
-                hint="An admin of the database makes it: `torchyard bookings setup-team URL`.",
+                hint=SetUpTeam(),
             )
         no_member = PermissionDenied(
             f"your role `{engine.url.username}` is no member of the team in {place}",
-            hint="Ask an admin of the team to add you: `torchyard bookings setup-team URL --member NAME`.",
+            hint=("Ask an admin of the team to add you.", SetUpTeam(("--member", "NAME"))),
         )
         if not sees_schema:
             raise no_member
@@ -152,7 +153,7 @@ def _team(engine: Engine) -> bool:
         if version != HEAD:
             raise BadUrl(
                 f"{place} was made by an older Torchyard, and has to be brought up to date",
-                hint="An admin of the database does it: `torchyard bookings setup-team URL`.",
+                hint=SetUpTeam(),
             )
         is_member, is_admin = connection.execute(text("SELECT torchyard.is_member(), torchyard.is_admin()")).one()
         if not is_member:  # a role may be a member of another team in the same cluster

@@ -26,6 +26,7 @@ from torchyard_core.booking.store.upsert import upsert
 from torchyard_core.booking.store.write_transactions import WriteTransactions
 from torchyard_core.booking.time_parser import to_utc, zone_of
 from torchyard_core.formatting import wall_clock
+from torchyard_core.next_steps import joined
 
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
 """Length of a series without an end, if no rule limits how far ahead bookings are made."""
@@ -203,7 +204,7 @@ class BookingCommands:
                 except Refused as refused:
                     when = wall_clock(one.start, one.zone, "%a %Y-%m-%d %H:%M")
                     message = f"nothing was changed: the booking of {when} cannot be changed so, as {refused.message}"
-                    raise Refused(message, code=refused.code, hint=refused.hint) from None
+                    raise Refused(message, code=refused.code, hint=refused.advice) from None
                 changed.append(self._writer.rewrite(connection, one, wanted, now))
             return tuple(sorted(changed, key=lambda one: one.start))
 
@@ -334,5 +335,5 @@ def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -
         f"nothing was booked: number {number} of the {count} bookings of the series, on {when}, is refused, as "
         f"{refused.message.rstrip('.')}",
         code=refused.code,
-        hint=f"{refused.hint} {hint}".strip(),
+        hint=joined(refused.advice, hint),
     )

@@ -21,6 +21,7 @@ from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, Sto
 from torchyard_core.booking.rules.team_rules import RULE_CODES
 from torchyard_core.booking.store.passwords import kept_password, keyring_name
 from torchyard_core.errors import TorchyardError
+from torchyard_core.next_steps import SetUpTeam, ShowRules
 
 BUSY_S = 30
 CONNECT_S = 5
@@ -216,7 +217,7 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
         return Refused("that would change the past, which stays as it was", code="past", hint="Book anew from now on.")
     if rule := _rule(error.orig):
         why = first.removeprefix("torchyard: ")
-        return Refused(why, code=rule, hint="See `torchyard bookings rules`.")
+        return Refused(why, code=rule, hint=ShowRules())
     if code == "23514":
         return Refused(f"{place} refuses a value: {first}", code="bad_value", hint="Change it, and try again.")
     if missing := _missing(message, url):
@@ -224,7 +225,7 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
     if code == "42501":
         return PermissionDenied(
             f"your role `{url.username}` may not do that in {place}: {first}",
-            hint=f"Ask an admin of the team: `torchyard bookings setup-team` makes {url.username} a member.",
+            hint=SetUpTeam(("--member", str(url.username))),
         )
     if code.startswith("28") or "authentication failed" in message or "no password supplied" in message:
         return StoreUnavailable(
@@ -254,14 +255,15 @@ def _missing(message: str, url: URL) -> BadUrl | None:
     if f'database "{url.database}" does not exist' in message:
         return BadUrl(
             f"there is no database `{url.database}` on {url.host or url.query.get('host') or 'this computer'}",
-            hint="Correct `bookings_url`, or create the database (`createdb`) and the calendar in it: "
-            "`torchyard bookings setup-team URL`.",
+            hint=("Correct `bookings_url`, or create the database (`createdb`) and the calendar in it.", SetUpTeam()),
         )
     if f'role "{url.username}" does not exist' in message:
         return BadUrl(
             f"there is no role `{url.username}` in {place_of(url)}",
-            hint=f"Correct `bookings_url`, or ask an admin of the team to run "
-            f"`torchyard bookings setup-team URL --member {url.username}`.",
+            hint=(
+                "Correct `bookings_url`, or ask an admin of the team to add you.",
+                SetUpTeam(("--member", str(url.username))),
+            ),
         )
     return None
 

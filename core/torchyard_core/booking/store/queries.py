@@ -29,6 +29,7 @@ from torchyard_core.booking.store.session import StoreSession
 from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.booking.zone_weeks import by_week
+from torchyard_core.next_steps import ListBookings
 
 
 @dataclass
@@ -111,9 +112,7 @@ class BookingQueries:
     def load_booking(self, connection: Connection, booking_id: str) -> Booking:
         found = self.load_bookings(connection, select(tables.bookings).where(tables.bookings.c.id == booking_id))
         if not found:
-            raise Refused(
-                f"there is no booking `{booking_id}`", code="no_such_booking", hint="See `torchyard bookings list`."
-            )
+            raise Refused(f"there is no booking `{booking_id}`", code="no_such_booking", hint=ListBookings())
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:

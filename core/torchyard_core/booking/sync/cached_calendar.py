@@ -136,7 +136,7 @@ class Calendar:
             seen = self._copy().read(_NEVER, _NEVER)
             what = f"what you see is of {_clock(seen.as_of)}" if seen else "nothing of it is known here"
             raise StoreUnavailable(
-                f"{away.message.rstrip('.')}; {what}, and nothing was booked", hint=away.hint
+                f"{away.message.rstrip('.')}; {what}, and nothing was booked", hint=away.advice
             ) from None
 
     def view(self, since: datetime, until: datetime) -> View:

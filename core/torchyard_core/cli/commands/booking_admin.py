@@ -15,6 +15,7 @@ from torchyard_core.cli.file_arguments import text_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 from torchyard_core.identity import login_name
+from torchyard_core.next_steps import ShowRules
 from torchyard_core.problems import did_you_mean
 from torchyard_core.yaml_io.writer import dump_yaml
 from torchyard_core.yaml_io.yaml_file import parse_document
@@ -71,10 +72,7 @@ def _rules(data: dict[str, Any]) -> Rules:
     try:
         return Rules.from_json(data)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UsageError(f"the rules make no sense: {error}", code="bad_rules", hint=_SHOWN) from None
-
-
-_SHOWN = "`torchyard bookings rules` shows how they are written."
+        raise UsageError(f"the rules make no sense: {error}", code="bad_rules", hint=ShowRules()) from None
 
 
 def logins(

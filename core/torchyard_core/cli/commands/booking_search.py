@@ -18,6 +18,7 @@ from torchyard_core.cli.output import Json, print_document, print_json, remark, 
 from torchyard_core.cli.views.booking_tables import book_command, fit_json, times, waiting_json
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import format_hours, full_span
+from torchyard_core.next_steps import JoinWaitlist
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -61,8 +62,9 @@ def find(
     slots = store.slots()
     fits = store.find(wish, limit, where)
     if not fits:
-        hint = "`torchyard bookings wait` joins the waitlist."
-        raise TorchyardError("nothing like that is free then", code="nothing_free", hint=hint)
+        raise TorchyardError(
+            "nothing like that is free then", code="nothing_free", hint=JoinWaitlist(str(count), lasts)
+        )
     usual = chosen.zone()
     if as_json:
         print_json([fit_json(fit, slots, where, usual) for fit in fits])

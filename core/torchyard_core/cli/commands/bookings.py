@@ -37,6 +37,7 @@ from torchyard_core.cli.views.booking_tables import (
 )
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import wall_clock
+from torchyard_core.next_steps import ListBookings
 from torchyard_core.problems import did_you_mean
 
 if TYPE_CHECKING:
@@ -174,10 +175,7 @@ def _of(view: View, booking_id: str) -> Booking:
         names = ", ".join(one.id for one in found[:5])
         raise UsageError(f"`{booking_id}` is the beginning of several bookings: {names}.", code="ambiguous")
     near = did_you_mean(booking_id, [one.id for one in view.bookings], cutoff=0.7)
-    raise UsageError(f"there is no booking `{booking_id}`{near}", code="no_such_booking", hint=_SEE)
-
-
-_SEE = "See `torchyard bookings list --all`."
+    raise UsageError(f"there is no booking `{booking_id}`{near}", code="no_such_booking", hint=ListBookings())
 
 
 @app.command("cancel")

@@ -16,7 +16,7 @@ from torchyard_core.cli.login_prompts import terminal_questions
 from torchyard_core.cli.output import Json, as_called, print_json, remark, say, table
 from torchyard_core.cli.views import audit_table
 from torchyard_core.cli.views.host_progress import host_progress
-from torchyard_core.errors import AgentMissing, HostError, TorchyardError, UsageError
+from torchyard_core.errors import AgentMissing, HostError, UsageError
 from torchyard_core.fleet.host_audit import HostAudit, audit_of, by_time
 from torchyard_core.fleet.host_check import HostCheck, check_host, gpu_summary
 from torchyard_core.fleet.host_facts_cache import forget_facts, load_facts
@@ -283,8 +283,8 @@ def _print_checks(checks: list[HostCheck]) -> None:
     table(HEADINGS, [row(found) for found in checks])
     for found in checks:
         for problem in found.problems:
-            text = TorchyardError(problem["message"], hint=problem.get("hint", "")).sentence()
-            is_named = re.search(rf"(?<![\w.-]){re.escape(found.name)}(?![\w-])", problem["message"])
+            text = problem.sentence()
+            is_named = re.search(rf"(?<![\w.-]){re.escape(found.name)}(?![\w-])", problem.message)
             say(as_called(text if is_named else f"{found.name}: {text}"))
         if line := enforcement_line(found):
             say(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -94,12 +93,12 @@ def run(
             launch_and_follow(launch, chosen, fleet, view, interrupts, remarks, detach=detach, as_json=as_json)
 
 
-def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> str:
+def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> list[str]:
     """The arguments of this `torchyard run`, without those about its time."""
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
-    return shlex.join([str(file), *given, *["-d"] * detach])
+    return [str(file), *given, *["-d"] * detach]
 
 
 def booking_options(chosen: CommandContext, book: str | None, at: str | None, booking: str | None) -> BookingOptions:

@@ -29,6 +29,7 @@ from torchyard_core.launch.runs.known_runs import (
     stop_run,
 )
 from torchyard_core.launch.runs.logs import LogReader, log_readers
+from torchyard_core.next_steps import StopRun
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
@@ -318,7 +319,7 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     raise RunFailed(
         f"run {run.run_id} has not ended within {STOP_WITHIN_S:.0f} s.",
         code="still_stopping",
-        hint=f"`torchyard runs stop {run.run_id} --force` kills what is left.",
+        hint=StopRun(run.run_id, ("--force",)),
     )
 
 

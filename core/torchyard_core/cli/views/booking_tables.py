@@ -19,6 +19,7 @@ from torchyard_core.booking.waitlist import Waiting, wish_to_json
 from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, say, table
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import command_length, command_time, full_span, until, wall_clock
+from torchyard_core.next_steps import joined
 
 
 def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
@@ -97,10 +98,10 @@ def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, a
     try:
         yield
     except Clash as clash:
-        hint = clash.hint
+        advice = clash.advice
         if clash.conflict.nearest:
-            hint += f" The first one: `{command(clash.conflict.nearest[0])}`."
-        error = TorchyardError(clash.message, code=clash.code, hint=hint)
+            advice = joined(advice, f"The first one: `{command(clash.conflict.nearest[0])}`.")
+        error = TorchyardError(clash.message, code=clash.code, hint=advice)
         if not as_json:
             print_error(error, as_json=False)
         else:

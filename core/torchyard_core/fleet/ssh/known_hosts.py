@@ -17,6 +17,7 @@ from torchyard_core.atomic_write import replace_content
 from torchyard_core.errors import KeyChanged, KeyUnknown
 from torchyard_core.fleet.ssh.route import Route
 from torchyard_core.home import expand_user
+from torchyard_core.next_steps import TrustKey
 
 USER_KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 REVOKED = "@revoked"
@@ -61,15 +62,13 @@ class KnownHosts:
                 route.name,
                 f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}.",
                 fingerprint=fingerprint(key),
-                hint=f"Compare it with the host's own, then run `torchyard hosts trust {route.name}`.",
+                hint=("Compare it with the host's own before you trust it.", TrustKey(route.name)),
             )
         raise KeyChanged(
             route.name,
             f"the host key of {route.name} ({route.place}) has changed: it shows {fingerprint(key)}, "
             f"on record is {fingerprint(expected or next(iter(known.values())))}.",
             fingerprint=fingerprint(key),
-            hint="The host was reinstalled, or the connection is intercepted. If its owner confirms the new key, "
-            f"run `torchyard hosts trust {route.name}`.",
         )
 
     def prefer_known(self, route: Route, transport: paramiko.Transport) -> None:

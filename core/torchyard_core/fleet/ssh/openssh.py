@@ -13,6 +13,7 @@ from torchyard_core.errors import HostError, KeyChanged, KeyUnknown, LoginRefuse
 from torchyard_core.fleet.channel import Channel, ProcessChannel
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh.login_throttle import LoginThrottle
+from torchyard_core.next_steps import TrustKey
 
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _UNREACHABLE = (
@@ -86,15 +87,13 @@ def explain(host: str, output: str) -> HostError | None:
             host,
             f"the host key of {host} has changed, says ssh.",
             fingerprint=_fingerprint(output),
-            hint="The host was reinstalled, or the connection is intercepted. If its owner confirms the new key, "
-            f"run `torchyard hosts trust {host}`.",
         )
     if "Host key verification failed" in output:
         return KeyUnknown(
             host,
             f"the host key of {host} is not known, says ssh.",
             fingerprint=_fingerprint(output),
-            hint=f"Run `torchyard hosts trust {host}` to see it, and compare it with the host's own.",
+            hint=("Compare it with the host's own before you trust it.", TrustKey(host)),
         )
     if "Permission denied" in output or "Too many authentication failures" in output:
         return LoginRefused(

@@ -381,7 +381,7 @@ class _Programs:
         self._module = bool(self._program.module) or _runs_module(topology)
         if not options.image:
             what = "with the interpreter that runs the package" if self._module else "that holds program and packages"
-            remarks.append(Remark(f"`{IMAGE}` stands for an image {what}: `--image` names it."))
+            remarks.append(Remark(f"`{IMAGE}` stands for an image {what}; set Image, or `--image`."))
 
     def of(self, pool: Pool) -> dict[str, Any]:
         env = self._program.env | pool.env

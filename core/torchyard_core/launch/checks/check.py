@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torchyard_core.errors import TorchyardError
+from torchyard_core.next_steps import Advice, advice_text
 
 Severity = Literal["green", "amber", "red"]
 
@@ -60,16 +61,21 @@ class Check:
     """Empty for all hosts."""
     ok: bool
     message: str
-    hint: str = ""
+    advice: Advice = ""
     warning: bool = False
     code: str = ""
     """The code of the error that caused the line, if any: the window chooses a remedy by it."""
 
     def to_event(self) -> dict[str, Any]:
         """The event of `run --json`."""
-        message = TorchyardError(self.message, hint=self.hint).sentence() if self.hint else self.message
+        message = TorchyardError(self.message, hint=self.advice).sentence() if self.advice else self.message
         event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
         return {**event, "warning": True} if self.warning else event
+
+    @property
+    def hint(self) -> str:
+        """The advice as text for the command line."""
+        return advice_text(self.advice)
 
     @property
     def severity(self) -> Severity:

@@ -14,6 +14,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.progress import LaunchProgress
+from torchyard_core.next_steps import SetHostField
 
 ALL_PAIRS_UP_TO = 8
 """Number of hosts up to which all pairs are checked; above it only a ring of pairs."""
@@ -103,8 +104,9 @@ def _verdicts(listening: Mapping[str, Any], missed: Mapping[str, list[dict[str, 
             address, error = failed[0]["address"], failed[0]["error"]
             at = f"{address} port {ports}" if len(failed) == 1 else f"{address} ports {ports}"
             hint = (
-                f"Let the firewall of {target} pass what `ports` of the fleet file names, or set `data_address` of "
-                f"{target} to an address that {source} reaches."
+                f"Let the firewall of {target} pass what `ports` of the fleet file names, or name an address that "
+                f"{source} reaches.",
+                SetHostField(target, "data_address"),
             )
             lines.append(Check("network", source, False, f"{source} does not reach {target} at {at}: {error}.", hint))
     if not lines:

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from torchyard_core.errors import agent_problem
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.next_steps import RemoveHost, SetField, SetHostField
 from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 
 MIN_DISK_MB = 200
@@ -20,9 +22,9 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
         *_check_python(topology, host, facts),
         _check_disk(host, facts),
         *(
-            Check("host", host, True, problem["message"], problem.get("hint", ""), warning=True)
-            for problem in facts.get("problems", [])
-            if problem.get("code") not in _CHECKED_SEPARATELY
+            Check("host", host, True, problem.message, problem.advice, warning=True)
+            for problem in (agent_problem(host, raw) for raw in facts.get("problems", []))
+            if problem.code not in _CHECKED_SEPARATELY
         ),
     ]
 
@@ -58,8 +60,7 @@ def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
         known = first.setdefault(str(found.get("daemon") or host), host)
         if known != host:
             message = f"{host} is the same machine as {known}, with the same user: a run can use it only once."
-            hint = f"Remove one of them: `torchyard hosts remove {host}`."
-            lines.append(Check("host", host, False, message, hint))
+            lines.append(Check("host", host, False, message, ("Remove one of them.", RemoveHost(host))))
     return lines
 
 
@@ -75,7 +76,7 @@ def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
             True,
             f"The program does not import torchyard_roles, so {kind} has no effect: parameter servers and reducers run "
             "the script like workers do, and worker groups exchange nothing.",
-            "Call torchyard_roles.join() in it, or set strategy.kind to all_reduce.",
+            ("Call torchyard_roles.join() in it, or choose all_reduce.", SetField("strategy.kind")),
             warning=True,
         )
     ]
@@ -92,7 +93,8 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
         problem = next((p for p in facts.get("problems", []) if "python" in str(p.get("code", ""))), None)
         reason = problem["message"] if problem else "no Python for the programs was found on this host"
         message = reason.replace("on this host", f"on {host}") + "."
-        return [Check("python", host, False, message, "Set `python` for the host in the fleet file, or in `program`.")]
+        hint = (SetHostField(host, "python"), SetField("program.python"))
+        return [Check("python", host, False, message, hint)]
     lines = [Check("python", host, True, f"Python {python['version']} at {python['path']}")]
     if facts.get("torch"):
         lines.append(Check("torch", host, True, f"torch {facts['torch']}"))
@@ -124,5 +126,5 @@ def _check_disk(host: str, facts: dict[str, Any]) -> Check:
         host,
         False,
         f"the disk of {host} is full: {free:.0f} MB free for the agent's folder, {MIN_DISK_MB:.0f} MB needed.",
-        "Free disk space, or set `agent_dir` for the host in the fleet file.",
+        ("Free disk space, or choose another folder.", SetHostField(host, "agent_dir")),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchyard_core.launch.checks.check import Check
+from torchyard_core.next_steps import Advice, SetField, StopRun
 from torchyard_core.topology.model import Launcher
 
 CLOCKS_WITHIN_S = 5.0
@@ -104,15 +105,18 @@ def _check_limits(host: str, measured: Measured, ranks: int) -> list[Check]:
     needed = max(NOFILE_LEAST, NOFILE_A_RANK * ranks)
     lines = []
     if soft is not None and soft < needed:
-        hint = "Ask its administrator to raise it (nofile)."
+        hint: Advice = "Ask its administrator to raise it (nofile)."
         if hard is None or hard >= needed:
-            hint = f"`ulimit -n {needed}` in `setup` raises it (nofile)."
+            hint = (f"`ulimit -n {needed}` in `setup` raises it (nofile).", SetField("program.setup"))
         message = f"a process on {host} may open only {soft} files; this run needs {needed}."
         lines.append(Check("limits", host, True, message, hint, warning=True))
     locked, _ = measured["limits"]["memlock"]
     if measured.get("infiniband") and locked is not None and locked < MEMLOCK_LEAST:
         message = f"a process on {host} may lock only {locked // 1024} KiB of memory; NCCL over InfiniBand needs more."
-        hint = "Ask its administrator to set memlock to unlimited in limits.conf, or set NCCL_IB_DISABLE=1 in `env`."
+        hint = (
+            "Ask its administrator to set memlock to unlimited in limits.conf, or set NCCL_IB_DISABLE=1 in `env`.",
+            SetField("program.env"),
+        )
         lines.append(Check("limits", host, True, message, hint, warning=True))
     if lines:
         return lines
@@ -208,8 +212,7 @@ def _check_leftovers(host: str, leftovers: Sequence[Measured]) -> list[Check]:
             lines.append(Check("leftovers", host, True, message, warning=True))
         if left["keeper"]:
             message = f"the keeper of run {run_id} is still on {host}, long after the run has ended."
-            hint = f"`torchyard runs stop {run_id}` ends it."
-            lines.append(Check("leftovers", host, True, message, hint, warning=True))
+            lines.append(Check("leftovers", host, True, message, StopRun(run_id), warning=True))
     return lines or [Check("leftovers", host, True, "nothing is left of earlier runs")]
 
 

@@ -15,6 +15,7 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.formatting import utc_now, utc_timestamp
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
+from torchyard_core.next_steps import ShowLogs
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before attempts to reconnect; the last one repeats."""
@@ -149,7 +150,7 @@ class Follower:
                 if rebooted
                 else f"the keeper of run {self._run_id} on {self._link.host} is gone, and its replicas with it.",
                 code="keeper_died",
-                hint=f"`torchyard runs logs {self._run_id}` shows their output; keeper.log beside it may tell why.",
+                hint=(ShowLogs(self._run_id), "keeper.log beside it may tell why."),
             )
 
     def _is_old(self, entry: Event) -> bool:

@@ -14,6 +14,7 @@ from torchyard_core.formatting import utc_now
 from torchyard_core.identity import desktop_identity
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.runs.history import History, RunRecord
+from torchyard_core.next_steps import ListRuns
 
 LIST_TIMEOUT_S = 30.0
 FREE_WITHIN_S = 15.0
@@ -112,7 +113,7 @@ def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
     `last` stands for the newest run. Raises UsageError if no run matches, or several do.
     """
     if not run_id.strip():  # an unset shell variable must not select the only run
-        raise UsageError("the run's ID is empty.", code="no_run", hint="`torchyard runs list` shows all runs.")
+        raise UsageError("the run's ID is empty.", code="no_run", hint=ListRuns())
     if run_id == "last" and runs:
         return runs[0]
     exact = [run for run in runs if run.run_id == run_id]
@@ -127,7 +128,7 @@ def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
             code="ambiguous",
             hint="Type more of the ID.",
         )
-    raise UsageError(f"no run {run_id} is known.", code="no_run", hint="`torchyard runs list` shows all runs.")
+    raise UsageError(f"no run {run_id} is known.", code="no_run", hint=ListRuns())
 
 
 def show_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:

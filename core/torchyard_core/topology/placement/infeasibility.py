@@ -23,7 +23,7 @@ def explain_infeasible(
         who += f" {'and' if len(names) == 2 else 'to'} {names[-1]}"
     needs = "needs" if len(names) == 1 else "each need"
     if not capacities:
-        return f"{who} cannot be placed: the fleet has no hosts; add one with `torchyard hosts add`"
+        return f"{who} cannot be placed: the fleet has no hosts"
     if not allowed:
         return f"{who} {needs} {_wanted_host(pool)}; the fleet has none"
     booked = ", ".join(f"{one.host.name} is booked by {one.host.booked_by}" for one in allowed if one.host.booked_by)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
+from torchyard_core.next_steps import AddHost, CheckHosts
 from torchyard_core.problems import LineOf, Problem, no_lines
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.machine_types import same_machine, with_machine_sizes
@@ -203,7 +204,8 @@ class _PlacementAttempt:
                 names = [other.name for other in replicas[position:]]
                 message = explain_infeasible(names, pool, self._capacities, allowed) + self._left_out(pool)
                 line = self._line(("pools", pool_index))
-                self._problems.append(Problem("error", "no-room", message, line, f"pools.{pool.name}"))
+                step = None if self._capacities else AddHost()
+                self._problems.append(Problem("error", "no-room", message, line, f"pools.{pool.name}", next_step=step))
                 return False
             self._slots[replica.name] = Slot(capacity.host.name, capacity.take(pool))
         return True
@@ -311,10 +313,12 @@ class _PlacementAttempt:
         used = {slot.host for slot in self._slots.values()}
         for capacity in self._capacities:
             if capacity.host.name in used and not capacity.host.checked:
-                known = f"what {capacity.host.name} has is not known yet, and it counts as able"
-                message = f"{known}; see `torchyard hosts check`"
-                path = f"hosts.{capacity.host.name}"
-                self._problems.append(Problem("warning", "unchecked-host", message, path=path))
+                name = capacity.host.name
+                message = f"what {name} has is not known yet, and it counts as able"
+                step = CheckHosts((name,))
+                self._problems.append(
+                    Problem("warning", "unchecked-host", message, path=f"hosts.{name}", next_step=step)
+                )
 
 
 # Orders of pools

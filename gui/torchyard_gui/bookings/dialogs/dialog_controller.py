@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -11,7 +12,6 @@ from PySide6.QtWidgets import QComboBox, QDialog, QWidget
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
-from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.paste_parser import read_draft
@@ -28,7 +28,7 @@ class DialogController(QObject):
 
     closed = Signal()
     succeeded = Signal(str)
-    failed = Signal(str)
+    failed = Signal(object)
 
     def __init__(self, model: BookingsModel, commands: BookingCommands, page: QWidget):
         super().__init__(page)
@@ -38,10 +38,10 @@ class DialogController(QObject):
         """The open dialog."""
         self._page = page
 
-    def book(self) -> None:
+    def book(self, gpus: Sequence[str] = (), length: timedelta = HOUR * 4) -> None:
         """Asks for GPUs and exact times; the default is four hours from the next full hour."""
         start = self.model.now.replace(second=0, minute=0) + HOUR
-        draft = Draft("", (), start, start + HOUR * 4, self.model.seen.zone)
+        draft = Draft("", tuple(gpus), start, start + length, self.model.seen.zone)
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
@@ -67,7 +67,7 @@ class DialogController(QObject):
         try:
             draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.commands.title)
         except Refused as refused:
-            self.failed.emit(labels.error_text(refused))
+            self.failed.emit(refused)
             return
         self._open(BookingDialog(self.model, draft, parent=self._page))
 

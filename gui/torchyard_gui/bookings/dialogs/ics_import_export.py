@@ -50,7 +50,7 @@ def export_bookings(
     model: BookingsModel,
     parent: QWidget,
     succeeded: Callable[[str], None],
-    failed: Callable[[str], None],
+    failed: Callable[[TorchyardError], None],
     path: Path | None = None,
 ) -> None:
     """Writes all bookings of the user; without `path`, asks for one."""
@@ -74,7 +74,7 @@ def export_bookings(
         text = one if count == 1 else labels.translate("Bookings", "{count} bookings written to {path}")
         succeeded(text.format(count=count, path=target.name))
 
-    model.ask(export, done, lambda error: failed(labels.error_text(error)), parent)
+    model.ask(export, done, failed, parent)
 
 
 class ImportDialog(QDialog):

@@ -11,7 +11,7 @@ from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.strategies.traffic import Group
 from torchyard_gui.canvas.racks.layout import RackLayout, lay_rack
-from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.next_steps import quoted
 
 TRAY = ""
 """Key of the tray among the racks; no host has an empty name."""
@@ -92,7 +92,7 @@ def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:
         return (), ()
     errors = [problem for problem in plan.problems if problem.severity == "error"]
     reasons = [problem.message for problem in errors if problem.code == "no-room"] or [p.message for p in errors]
-    return chips, tuple(dict.fromkeys(map(in_the_window, reasons)))
+    return chips, tuple(dict.fromkeys(map(quoted, reasons)))
 
 
 def _pinned_hosts(plan: Plan) -> set[str]:

@@ -11,6 +11,7 @@ from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 from torchyard_gui.runs.logs.log_search import LogSearch
 from torchyard_gui.runs.logs.paged_log import BLOCK
+from torchyard_gui.widgets.next_steps import error_text
 
 
 class LogLoader(QObject):
@@ -123,7 +124,7 @@ class _Source(QObject):
         self._reading.take(self._number, data, begin)
 
     def _lost(self, error: TorchyardError) -> None:
-        self._reading.note(self._number, error.sentence())
+        self._reading.note(self._number, error_text(error))
 
     def _found(self) -> None:
         self._reading.note(self._number, "")

@@ -12,6 +12,7 @@ from torchyard_core.topology.document.topology_document import TopologyDocument,
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
+from torchyard_gui.widgets.next_steps import error_text
 
 AFTER_MS = 2000
 """Delay from the last change to the snapshot."""
@@ -51,7 +52,7 @@ class Autosave(QObject):
         try:
             self._recovery.write(self._document.path, self._document.text)
         except TorchyardError as problem:
-            self.failed.emit(problem.sentence())
+            self.failed.emit(error_text(problem))
 
     def finish(self) -> None:
         """Deletes the snapshot, because the work was saved or discarded."""

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Problem
 from torchyard_gui.topology.yaml_view import YamlView
-from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.next_steps import quoted
 
 if TYPE_CHECKING:
     from torchyard_core.interop.remarks import Remark
@@ -25,8 +25,8 @@ class ConversionReport:
     remarks: tuple[Remark, ...]
 
     def sentences(self) -> list[str]:
-        """Returns the remarks with advice for the window."""
-        return [in_the_window(remark.message) for remark in self.remarks]
+        """Returns the remarks as the window shows them."""
+        return [quoted(remark.message) for remark in self.remarks]
 
 
 SIZE = (720, 520)

@@ -29,6 +29,7 @@ from torchyard_gui.topology.files.file_actions import FileActions, ask_to_replac
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.yaml_view import monospaced
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink
 
 SIZE = (760, 640)
@@ -150,7 +151,7 @@ class ExportDialog(QDialog):
             self._exported = write_foreign(self.name, self._topology, self.wishes)
         except TorchyardError as problem:
             self._exported = None
-            self._say(problem.sentence())
+            self._say(error_text(problem))
         else:
             self._say("")
         self.preview.setPlainText(self._exported.text if self._exported is not None else "")
@@ -204,7 +205,7 @@ class ExportDialog(QDialog):
         try:
             write_atomically(path, report.text)
         except TorchyardError as problem:
-            self._say(problem.sentence())
+            self._say(error_text(problem))
             return
         self.written.emit(report, self.name)
         self.accept()

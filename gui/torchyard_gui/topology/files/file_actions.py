@@ -93,7 +93,7 @@ class FileActions(QObject):
         try:
             self._document.open(path)
         except FileProblem as problem:
-            self._notices.show("file", "fail", problem.sentence())
+            self._notices.show_error("file", problem)
             return False
         self._forget()
         self._recent.remember_file(path.absolute())
@@ -173,7 +173,7 @@ class FileActions(QObject):
             self._report_changed()
             return
         again = NoticeButton(self.tr("Try again"), self.save)
-        self._notices.show("file", "fail", problem.sentence(), elsewhere, again)
+        self._notices.show_error("file", problem, elsewhere, again)
 
     # Changes on disk
 

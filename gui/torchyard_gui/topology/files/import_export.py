@@ -99,7 +99,7 @@ class ImportExport(QObject):
         try:
             text = read_text(path, path.name)
         except FileProblem as problem:
-            self._notices.show("file", "fail", problem.sentence())
+            self._notices.show_error("file", problem)
             return
         name = name or detect_format(text) or ""
         if name:
@@ -128,7 +128,7 @@ class ImportExport(QObject):
         except FileProblem as problem:
             other = detect_format(text)
             if other is None or other == name:
-                self._notices.show("file", "fail", problem.sentence())
+                self._notices.show_error("file", problem)
             elif other not in READ:
                 self._report_not_read(path, other)
             else:

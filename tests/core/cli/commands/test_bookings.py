@@ -274,9 +274,7 @@ def test_where_nothing_can_ever_be_booked_the_reason_is_printed_and_the_waitlist
 def test_where_only_bookings_are_in_the_way_the_waitlist_is_proposed(kim: Desktop) -> None:
     torchyard(kim, "book", "gpu-a:*", "gpu-b:*", "--to", "+5d")
     error = refused(kim, "bookings", "find", "4", "--for", "3h", "--to", "+4d")
-    advised = (
-        f"`torchyard --home {kim.home} bookings wait` joins the waitlist."  # it can be copied, with what was given
-    )
+    advised = f"`torchyard --home {kim.home} bookings wait 4 --for 3h` joins the waitlist."
     assert (error["code"], error["hint"]) == ("nothing_free", advised)
 
 

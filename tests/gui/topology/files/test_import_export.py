@@ -20,7 +20,7 @@ from torchyard_core.interop.format_registry import FORMATS, READ, write_foreign
 from torchyard_gui.topology.files.conversion_report import DocumentWindow
 from torchyard_gui.topology.files.export_dialog import ExportDialog
 from torchyard_gui.topology.files.import_export import FormatChoice
-from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.next_steps import quoted
 
 LETTERS = "not one of them\n"
 
@@ -138,8 +138,8 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed(digits: Driver,
     for name, text, line, message, hint in BAD:
         digits.page.foreign.import_file(document(tmp_path, text, "doc"), name)
         assert digits.notice().startswith(f"doc:{line}: "), digits.notice()
-        assert in_the_window(message) in digits.notice()
-        assert in_the_window(hint) in digits.notice()
+        assert quoted(message) in digits.notice()
+        assert quoted(hint) in digits.notice()
     assert digits.counts() == {"chief": 1, "workers": 5}
     assert digits.undo_text() == "Add worker"
     assert rows(digits) == []
@@ -235,7 +235,7 @@ def test_what_is_shown_is_written_and_its_remarks_stand_in_the_dock(digits: Driv
     assert [file.name for file in folder.iterdir()] == ["job.yaml"]
     assert not dialog.isVisible()
     assert [(text, place) for text, place, _ in rows(digits)] == [
-        (in_the_window(remark.message), "job.yaml") for remark in expected.remarks
+        (quoted(remark.message), "job.yaml") for remark in expected.remarks
     ]
     assert not digits.page.document.is_modified
     assert export_dialog(digits).name == "kubernetes", "the format of the last time"

@@ -1,0 +1,251 @@
+"""What the user may do next, as values: the command prints a command line for each, the window shows a button."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar, TypeAlias
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """A step of the user. `template` is its command line with the fields in braces."""
+
+    template: ClassVar[str]
+    words: ClassVar[str] = "Run {command}."
+    """The sentence of the command line."""
+
+    def command_line(self) -> str:
+        """The command, quoted for a shell; words in capitals and `…` are for the user to replace."""
+        values = {one.name: _quoted(getattr(self, one.name)) for one in fields(self)}
+        return " ".join(f"torchyard {self.template.format(**values)}".split())
+
+    def sentence(self) -> str:
+        """The step as a sentence with its command line."""
+        return self.words.format(command=f"`{self.command_line()}`", **asdict(self))
+
+
+Advice: TypeAlias = str | NextStep | tuple[str | NextStep, ...]
+"""Plain sentences and steps, in their order."""
+
+
+def steps_of(advice: Advice) -> tuple[NextStep, ...]:
+    """The steps of an advice."""
+    return tuple(part for part in parts_of(advice) if isinstance(part, NextStep))
+
+
+def advice_text(advice: Advice) -> str:
+    """The advice as text for the command line."""
+    return " ".join(part if isinstance(part, str) else part.sentence() for part in parts_of(advice))
+
+
+def joined(*advice: Advice) -> Advice:
+    """One advice of several."""
+    return tuple(part for one in advice for part in parts_of(one))
+
+
+def parts_of(advice: Advice) -> tuple[str | NextStep, ...]:
+    """The sentences and steps of an advice, without empty ones."""
+    return tuple(part for part in (advice if isinstance(advice, tuple) else (advice,)) if part)
+
+
+def _quoted(value: str | tuple[str, ...]) -> str:
+    return shlex.quote(value) if isinstance(value, str) else shlex.join(value)
+
+
+# Hosts
+
+
+@dataclass(frozen=True)
+class DeployAgent(NextStep):
+    host: str
+    template = "deploy {host}"
+
+
+@dataclass(frozen=True)
+class TrustKey(NextStep):
+    """Shows the host's key, and records it once the user agrees."""
+
+    host: str
+    template = "hosts trust {host}"
+
+
+@dataclass(frozen=True)
+class CheckHosts(NextStep):
+    """Checks these hosts, by default all."""
+
+    hosts: tuple[str, ...] = ()
+    template = "hosts check {hosts}"
+    words = "{command} finds what each host has now."
+
+
+@dataclass(frozen=True)
+class AddHost(NextStep):
+    host: str = "NAME"
+    template = "hosts add {host} --address …"
+    words = "{command} adds a host."
+
+
+@dataclass(frozen=True)
+class RemoveHost(NextStep):
+    host: str
+    template = "hosts remove {host}"
+    words = "{command} removes {host} from the fleet."
+
+
+@dataclass(frozen=True)
+class SetHostField(NextStep):
+    """Sets a field of a host in the fleet file, an edit of the user's."""
+
+    host: str
+    field: str
+    template = "hosts check {host}"
+    words = "Set `{field}` of {host} in the fleet file, then run {command}."
+
+
+@dataclass(frozen=True)
+class ShowHosts(NextStep):
+    template = "status"
+    words = "See {command}."
+
+
+# Topologies
+
+
+@dataclass(frozen=True)
+class LaunchTopology(NextStep):
+    template = "run FILE"
+    words = "Launch its topology file: {command}."
+
+
+@dataclass(frozen=True)
+class LaunchAt(NextStep):
+    """Books a later time with the launch. `arguments` name the topology."""
+
+    arguments: tuple[str, ...]
+    start: str
+    length: str
+    template = "run {arguments} --at {start} --book {length}"
+    words = "{command} books that and starts then."
+
+
+@dataclass(frozen=True)
+class LaunchWithBooking(NextStep):
+    arguments: tuple[str, ...]
+    length: str
+    template = "run {arguments} --book {length}"
+    words = "{command} (or another length) books them with the launch."
+
+
+@dataclass(frozen=True)
+class AnswerYes(NextStep):
+    """Answers the questions of the command that was run."""
+
+    template = "run FILE -y"
+    words = "Add -y to answer yes."
+
+
+@dataclass(frozen=True)
+class ValidateTopology(NextStep):
+    file: str
+    template = "validate {file}"
+    words = "{command} lists all problems."
+
+
+@dataclass(frozen=True)
+class ImportDocument(NextStep):
+    format: str
+    file: str
+    template = "import {format} {file}"
+    words = "{command} reads it."
+
+
+@dataclass(frozen=True)
+class SetField(NextStep):
+    """Sets a field of the topology; `path` is written as in `run --set`."""
+
+    path: str
+    template = "run FILE --set {path}=…"
+    words = "The field is `{path}`; {command} sets it for one run."
+
+
+# Runs
+
+
+@dataclass(frozen=True)
+class ListRuns(NextStep):
+    template = "runs list"
+    words = "{command} shows all runs."
+
+
+@dataclass(frozen=True)
+class StopRun(NextStep):
+    run_id: str
+    options: tuple[str, ...] = ()
+    template = "runs stop {run_id} {options}"
+    words = "{command} ends it."
+
+
+@dataclass(frozen=True)
+class ShowLogs(NextStep):
+    run_id: str
+    template = "runs logs {run_id}"
+    words = "{command} shows their output."
+
+
+@dataclass(frozen=True)
+class SendSecrets(NextStep):
+    """Restarts a run that another computer launched. `options` name the secrets that are sent."""
+
+    run_id: str
+    options: tuple[str, ...]
+    template = "runs restart {run_id} {options}"
+    words = "Name what to send: {command}."
+
+
+# Calendar
+
+
+@dataclass(frozen=True)
+class BookGpus(NextStep):
+    gpus: str
+    length: str
+    template = "book {gpus} --to +{length}"
+    words = "Book them first: {command}."
+
+
+@dataclass(frozen=True)
+class ChangeBooking(NextStep):
+    booking_id: str
+    template = "bookings change {booking_id} --gpus …"
+    words = "Change the booking: {command}."
+
+
+@dataclass(frozen=True)
+class ListBookings(NextStep):
+    option: str = "--all"
+    template = "bookings list {option}"
+    words = "See {command}."
+
+
+@dataclass(frozen=True)
+class ShowRules(NextStep):
+    template = "bookings rules"
+    words = "See {command}."
+
+
+@dataclass(frozen=True)
+class JoinWaitlist(NextStep):
+    count: str
+    length: str
+    template = "bookings wait {count} --for {length}"
+    words = "{command} joins the waitlist."
+
+
+@dataclass(frozen=True)
+class SetUpTeam(NextStep):
+    """Creates or upgrades the team's calendar in a database, or adds a member; an admin's step."""
+
+    options: tuple[str, ...] = ()
+    template = "bookings setup-team URL {options}"
+    words = "An admin of the database runs {command}."

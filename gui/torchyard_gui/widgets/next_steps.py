@@ -1,0 +1,138 @@
+"""Messages of the core in the window: sentences, and buttons for next steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from PySide6.QtCore import QCoreApplication
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
+
+from torchyard_core import next_steps as steps
+from torchyard_core.errors import TorchyardError
+from torchyard_core.next_steps import Advice, NextStep, parts_of
+from torchyard_gui.widgets.clear_layout import clear_layout
+
+TEXTS: dict[type[NextStep], tuple[str, str]] = {
+    steps.DeployAgent: ("Deploy to {host}", "Press “Deploy” on the Fleet page."),
+    steps.TrustKey: ("Trust {host} …", "Press “Trust …” on the Fleet page."),
+    steps.CheckHosts: ("Check the hosts", "The Fleet page checks what each host has."),
+    steps.AddHost: ("Add a host …", "Add a host on the Fleet page."),
+    steps.RemoveHost: ("Remove {host} …", "Remove {host} on the Fleet page."),
+    steps.SetHostField: ("", "Set “{field}” of {host} in the fleet file."),
+    steps.ShowHosts: ("Show the hosts", "See the Fleet page."),
+    steps.LaunchTopology: ("Go to the topology", "Launch its topology on the Topology page."),
+    steps.SendSecrets: ("Go to the topology", "Launch its topology on the Topology page."),
+    steps.LaunchAt: ("Plan for {start}", "Plan for {start} on the Topology page."),
+    steps.LaunchWithBooking: (
+        "Choose when …",
+        "The booking ends with the run. For another length, press “When” first.",
+    ),
+    steps.AnswerYes: ("", "Launch again to answer yes."),
+    steps.ValidateTopology: ("Show all problems", "Problems on the Topology page lists them all."),
+    steps.ImportDocument: ("Import …", "Import it on the Topology page."),
+    steps.SetField: ("Show the field", "The field is on the Topology page."),
+    steps.ListRuns: ("Show the runs", "The Runs page shows all runs."),
+    steps.StopRun: ("Stop the run …", "Stop it on the Runs page."),
+    steps.ShowLogs: ("Show the logs", "The Runs page shows their output."),
+    steps.BookGpus: ("Book GPUs …", "Or book them first on the Bookings page."),
+    steps.ChangeBooking: ("Show the booking", "Change the booking on the Bookings page."),
+    steps.ListBookings: ("Show the bookings", "See the Bookings page."),
+    steps.ShowRules: ("Show the rules", "See the rules on the Bookings page."),
+    steps.JoinWaitlist: ("Show the waitlist", "Join the waitlist on the Bookings page."),
+}
+"""By step: the button that does it (none if empty), and the sentence where no button can be."""
+
+
+def quoted(text: str) -> str:
+    """Replaces pairs of backticks by quotation marks."""
+    first, *rest = text.split("`")
+    for number in range(0, len(rest) - 1, 2):
+        first += f"“{rest[number]}”{rest[number + 1]}"
+    return first if len(rest) % 2 == 0 else f"{first}`{rest[-1]}"
+
+
+def button_text(step: NextStep) -> str:
+    """The button for a step; empty for a step that the window cannot do."""
+    text, _ = TEXTS.get(type(step), ("", ""))
+    return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else ""
+
+
+def step_text(step: NextStep) -> str:
+    """The step as a sentence; the command line only for a step that the window cannot do."""
+    _, text = TEXTS.get(type(step), ("", ""))
+    return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else quoted(step.sentence())
+
+
+def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
+    """The advice as text. `has_buttons`: without the steps that buttons beside it do."""
+    return " ".join(
+        quoted(part) if isinstance(part, str) else step_text(part)
+        for part in parts_of(advice)
+        if isinstance(part, str) or not (has_buttons and button_text(part))
+    )
+
+
+_BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there", "this"}
+"""First words of core sentences to capitalize; other first words are names."""
+
+
+def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_buttons: bool = False) -> str:
+    """Returns a core message with its advice. A leading `host` name is not capitalized."""
+    message = quoted(message)
+    if not message.endswith((".", "!", "?", ":", "\n")):
+        message += "."
+    first = message.split(" ")[0]
+    if first in _BEGINNINGS and first != host:
+        message = message[0].upper() + message[1:]
+    return f"{message} {advice_text(advice, has_buttons=has_buttons)}".strip()
+
+
+def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
+    """Returns an error as sentences."""
+    return as_sentence(error.message, error.advice, has_buttons=has_buttons)
+
+
+def step_button(step: NextStep) -> QPushButton:
+    """A button that does the step."""
+    button = QPushButton(button_text(step))
+    button.clicked.connect(lambda: take_step(button, step))
+    return button
+
+
+def take_step(widget: QWidget, step: NextStep) -> None:
+    """Asks the window around the widget to do a step."""
+    around: QWidget | None = widget
+    while around is not None:
+        if (wanted := getattr(around, "step_wanted", None)) is not None:
+            wanted.emit(step)
+            return
+        around = around.parentWidget()
+
+
+def with_buttons(wanted: Iterable[NextStep]) -> list[NextStep]:
+    """Those steps that the window can do, each once."""
+    return [step for step in dict.fromkeys(wanted) if button_text(step)]
+
+
+class StepButtons(QWidget):
+    """A row of buttons for steps; hidden without any."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._steps: list[NextStep] = []
+        self._row = QHBoxLayout(self)
+        self._row.setContentsMargins(0, 2, 0, 2)
+        self._row.addStretch()
+        self.hide()
+
+    def show_steps(self, wanted: Iterable[NextStep]) -> None:
+        """Replaces the buttons; unchanged ones keep the focus."""
+        shown = with_buttons(wanted)
+        if shown == self._steps:
+            return
+        self._steps = shown
+        clear_layout(self._row)
+        for number, step in enumerate(shown):
+            self._row.insertWidget(number, step_button(step))
+        self.setVisible(bool(shown))

@@ -1,0 +1,39 @@
+"""The whole window with a sample fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytestqt.qtbot import QtBot
+from tools.sample_fleet import let_hosts_answer, write_sample
+
+from tests.gui.theme_fixture import without_theme
+from torchyard_gui import app
+from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.main_window import MainWindow
+
+
+@pytest.fixture
+def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
+    """The window with all pages and eight hosts that are never contacted."""
+    with without_theme():
+        window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
+        qtbot.addWidget(window)
+        window.painted.disconnect()
+        wiring_of(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+        let_hosts_answer(wiring_of(window).fleet)
+        window.make_pages()
+    window.show()
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    qtbot.waitUntil(lambda: all(window.has_page(key) for key in window.keys))
+    yield window
+    wiring_of(window).document.start_new()
+
+
+def wiring_of(window: MainWindow) -> WindowConnections:
+    wiring = window.findChild(WindowConnections)
+    assert isinstance(wiring, WindowConnections)
+    return wiring
