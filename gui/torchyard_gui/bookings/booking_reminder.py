@@ -46,8 +46,7 @@ class BookingReminder(QObject):
         self._sent_away: set[tuple[str, datetime]] = set()
         self._problem = ""
         self._doings: list[Callable[[], None]] = []
-        self._clock = QTimer(self)
-        self._clock.setInterval(LOOK_MS)
+        self._clock = QTimer(self, interval=LOOK_MS)
         self._clock.timeout.connect(self.refresh)
         self._clock.start()
         self.bar.action_triggered.connect(lambda number: self._doings[number]())

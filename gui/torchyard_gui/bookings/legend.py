@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QBrush, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QWidget
 
 from torchyard_gui.bookings.calendar.blocks import hue_of
 from torchyard_gui.bookings.labels import owner_name
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import label
+from torchyard_gui.widgets.layouts import hbox
 
 HEIGHT = 28
 AlignLeft = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -32,12 +33,7 @@ class Legend(QFrame):
         self.share.setProperty("quiet", True)
         self.share.clicked.connect(self.share_wanted)
         self.share.hide()
-        across = QHBoxLayout(self)
-        across.setContentsMargins(16, 0, 12, 0)
-        across.setSpacing(6)
-        across.addWidget(self.key, 1)
-        across.addWidget(self.place)
-        across.addWidget(self.share)
+        hbox((self.key, 1), self.place, self.share, parent=self, margins=(16, 0, 12, 0), spacing=6)
 
     def show_location(self, text: str, *, is_private: bool) -> None:
         self.place.setText(text)

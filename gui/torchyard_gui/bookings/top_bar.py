@@ -15,7 +15,7 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import CalendarState
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
-from torchyard_gui.widgets.clear_layout import clear_menu
+from torchyard_gui.widgets.layouts import clear_menu, hbox
 
 translate = QCoreApplication.translate
 
@@ -53,16 +53,18 @@ class TopBar(QFrame):
         self.filter_button.setMenu(self.filter_menu)
         self.filter_menu.triggered.connect(self._chosen)
         self.more = _more(acts, self)
-        across = QHBoxLayout(self)
-        across.setContentsMargins(16, 0, 12, 0)
-        across.setSpacing(8)
-        across.addWidget(self.title, 3)
-        across.addLayout(self._steps(acts))
-        across.addWidget(self.views)
-        across.addWidget(self.filter_button)
-        across.addWidget(self.search_field, 1)
-        across.addWidget(self.free)
-        across.addStretch(1)
+        across = hbox(
+            (self.title, 3),
+            self._steps(acts),
+            self.views,
+            self.filter_button,
+            (self.search_field, 1),
+            self.free,
+            (None, 1),
+            parent=self,
+            margins=(16, 0, 12, 0),
+            spacing=8,
+        )
         self.find_button = _button(acts.find, "search", "text")
         self.book_button = _button(acts.book, "plus", "on_accent")
         self.book_button.setProperty("primary", True)
@@ -135,8 +137,7 @@ class TopBar(QFrame):
         self.filter_changed.emit(chosen)
 
     def _steps(self, acts: BookingActions) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.setSpacing(2)
+        row = hbox(spacing=2)
         for action in (acts.earlier, acts.today, acts.later):
             if action is acts.today:
                 today = QPushButton(action.text())

@@ -79,8 +79,7 @@ class FleetModel(QObject):
         self._fleet: Fleet | None = None
         self._fleet_lock = threading.Lock()
         self._closed = False
-        self._clock = QTimer(self)
-        self._clock.setInterval(SAMPLE_EVERY_MS)
+        self._clock = QTimer(self, interval=SAMPLE_EVERY_MS)
         self._clock.timeout.connect(self._tick)
         self._watchers: set[str] = set()
         self._looked_at = ""

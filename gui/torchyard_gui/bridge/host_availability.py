@@ -38,9 +38,7 @@ class HostAvailability(QObject):
         """By host: the facts, the sample, and the result."""
         self._booked: dict[str, str] = {}
         self._is_later = False
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(TELL_AFTER_MS)
+        self._soon = QTimer(self, singleShot=True, interval=TELL_AFTER_MS)
         self._soon.timeout.connect(self.changed)
 
     def of(self, status: HostStatus) -> HostFacts:

@@ -66,8 +66,7 @@ class LogFeed(QObject):
         self._linking: Job | None = None
         self._closed = False
         self._waiting: list[tuple[int, int, Taken]] = []
-        self._again = QTimer(self)
-        self._again.setSingleShot(True)
+        self._again = QTimer(self, singleShot=True)
         self._again.timeout.connect(self._watch)
         self._connect()
 

@@ -192,8 +192,7 @@ class RunFeed(QObject):
         self._jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
 
     def _timer(self, interval: int, slot: Callable[[], None], *, once: bool = True) -> QTimer:
-        timer = QTimer(self)
-        timer.setInterval(interval)
+        timer = QTimer(self, interval=interval)
         timer.setSingleShot(once)
         timer.timeout.connect(slot)
         return timer

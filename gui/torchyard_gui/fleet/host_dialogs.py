@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QCompleter,
     QDialog,
     QFileDialog,
-    QHBoxLayout,
     QLineEdit,
     QToolButton,
     QVBoxLayout,
@@ -30,6 +29,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import FormRow, NoticeBar, label, scroll_area
 from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.dialogs import ConfirmationDialog, DialogButtons
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 WIDTH = 520
 NAME_WIDTH = 128
@@ -212,32 +212,24 @@ class AddHostDialog(QDialog):
         keys = list(self.rows)
         for key in keys[:6]:
             rows.addWidget(self.rows[key])
-        beside = QHBoxLayout()
-        beside.setContentsMargins(NAME_WIDTH, 0, 0, 0)
-        beside.addWidget(self.local)
+        beside = hbox(self.local, margins=(NAME_WIDTH, 0, 0, 0))
         rows.addLayout(beside)
         rows.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
         self._rest = QWidget()
-        rest = QVBoxLayout(self._rest)
-        rest.setContentsMargins(0, 0, 0, 0)
-        rest.setSpacing(10)
+        rest = vbox(parent=self._rest, margins=FLUSH, spacing=10)
         for key in keys[6:]:
             rest.addWidget(self.rows[key])
         self._rest.hide()
         rows.addWidget(self._rest)
         rows.addStretch()
         self._scroll = scroll_area(body)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 18, 0, 16)
-        layout.setSpacing(12)
+        layout = vbox(parent=self, margins=(0, 18, 0, 16), spacing=12)
         title = label(self.tr("Add a host"), role="title")
         title.setContentsMargins(20, 0, 20, 0)
         layout.addWidget(title)
         layout.addWidget(self.notice)
         layout.addWidget(self._scroll, 1)
-        foot = QHBoxLayout()
-        foot.setContentsMargins(20, 0, 20, 0)
-        foot.addWidget(buttons)
+        foot = hbox(buttons, margins=(20, 0, 20, 0))
         layout.addLayout(foot)
         self.add_button.setDefault(True)  # only inside its dialog: earlier, Qt would reset it
 

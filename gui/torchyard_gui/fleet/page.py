@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QPushButton, QStackedLayout, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
@@ -24,6 +24,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 
 SUMMARIZE_AFTER_MS = 50
@@ -72,9 +73,7 @@ class FleetPage(QWidget):
         self._was_under_way = False
         self.dialog: AddHostDialog | HostKeyDialog | RemoveHostsDialog | None = None
         """The open dialog."""
-        self._summarize_soon = QTimer(self)
-        self._summarize_soon.setSingleShot(True)
-        self._summarize_soon.setInterval(SUMMARIZE_AFTER_MS)
+        self._summarize_soon = QTimer(self, singleShot=True, interval=SUMMARIZE_AFTER_MS)
         self._summarize_soon.timeout.connect(self._summarize)
         self._buttons = self._make_buttons()
         self.bar = self._make_bar()
@@ -357,12 +356,9 @@ class FleetPage(QWidget):
     def _make_bar(self) -> QFrame:
         bar = QFrame()
         bar.setProperty("bar", True)
-        across = QHBoxLayout(bar)
-        across.setContentsMargins(16, 0, 16, 0)
-        across.setSpacing(12)
-        across.addWidget(label(self.title, role="title"))
-        across.addWidget(self.summary)
-        across.addStretch()
+        across = hbox(
+            label(self.title, role="title"), self.summary, None, parent=bar, margins=(16, 0, 16, 0), spacing=12
+        )
         self.search_field.setFixedWidth(220)
         across.addWidget(self.search_field)
         for button in self._buttons:
@@ -371,21 +367,14 @@ class FleetPage(QWidget):
 
     def _lay_out(self) -> None:
         middle = _Background()
-        rows = QVBoxLayout(middle)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(0)
-        rows.addWidget(self.notice)
+        rows = vbox(self.notice, parent=middle, margins=FLUSH, spacing=0)
         bodies = QWidget()
         self._bodies = QStackedLayout(bodies)
         for body in (self.list, self.empty, self.nothing_found, self.unreadable):
             self._bodies.addWidget(body)
         rows.addSpacing(MARGIN - 8)
         rows.addWidget(bodies, 1)
-        across = QHBoxLayout(self)
-        across.setContentsMargins(0, 0, 0, 0)
-        across.setSpacing(0)
-        across.addWidget(middle, 1)
-        across.addWidget(self.details)
+        hbox((middle, 1), self.details, parent=self, margins=FLUSH, spacing=0)
 
 
 class _Background(QWidget):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QCoreApplication, Qt
 from PySide6.QtGui import QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QWidget
 
 from torchyard_core.formatting import size
 from torchyard_core.launch.checks.check import CHECKLIST, Check
@@ -13,6 +13,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, StateMark, clear_layout, label
 from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.indicators import MeterBar
+from torchyard_gui.widgets.layouts import vbox
 
 translate = QCoreApplication.translate
 
@@ -44,8 +45,7 @@ class ChecklistRow(QWidget):
         self.more.setAccessibleName(self.tr("Show it host by host"))
         self.more.clicked.connect(self.toggle)
         self.bar = MeterBar(0.0, "accent")
-        self._lines = QVBoxLayout()
-        self._lines.setSpacing(2)
+        self._lines = vbox(spacing=2)
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 3, 0, 3)
         layout.setHorizontalSpacing(10)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QApplication, QFileDialog, QHBoxLayout, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QFileDialog, QSplitter, QStackedWidget, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
@@ -27,6 +27,7 @@ from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.empty_state import EmptyListMessage
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000
@@ -64,12 +65,8 @@ class RunsPage(QWidget):
         self.search.textChanged.connect(self._nothing.look)
         left = QWidget()
         left.setMinimumWidth(180)
-        left_box = QVBoxLayout(left)
-        left_box.setContentsMargins(0, 12, 0, 8)
-        left_box.setSpacing(8)
-        search_box = QHBoxLayout()
-        search_box.setContentsMargins(12, 0, 12, 0)
-        search_box.addWidget(self.search)
+        left_box = vbox(parent=left, margins=(0, 12, 0, 8), spacing=8)
+        search_box = hbox(self.search, margins=(12, 0, 12, 0))
         left_box.addLayout(search_box)
         left_box.addWidget(self.list, 1)
         self._left = left
@@ -97,9 +94,7 @@ class RunsPage(QWidget):
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
         self._pages.addWidget(self.across)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self._pages)
+        vbox(self._pages, parent=self, margins=FLUSH)
 
         self._bar_timer = self._timer(BAR_EVERY_MS, self._tick)
         self._refresh_timer = self._timer(REFRESH_EVERY_MS, model.refresh)
@@ -246,8 +241,7 @@ class RunsPage(QWidget):
         self._refresh_timer.stop()
 
     def _timer(self, interval: int, slot: Callable[[], object]) -> QTimer:
-        timer = QTimer(self)
-        timer.setInterval(interval)
+        timer = QTimer(self, interval=interval)
         timer.timeout.connect(slot)
         return timer
 

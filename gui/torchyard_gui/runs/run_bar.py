@@ -6,12 +6,13 @@ import time
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.runs.labels import clock, duration, mark_of, moment_in_full, rate, restarts, state_word
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
+from torchyard_gui.widgets.layouts import hbox
 
 
 class RunBar(QFrame):
@@ -45,13 +46,7 @@ class RunBar(QFrame):
         )
         self._stop, self._restart, self._booking = stop, restart, booking
         self._buttons = {action: _button(action) for action in (booking, copy, fetch, restart, stop)}
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(16, 0, 16, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.name)
-        layout.addSpacing(4)
-        layout.addWidget(self.mark)
-        layout.addWidget(self.state, 1)
+        layout = hbox(self.name, 4, self.mark, (self.state, 1), parent=self, margins=(16, 0, 16, 0), spacing=8)
         layout.addWidget(self.views, 0, Qt.AlignmentFlag.AlignVCenter)
         layout.addSpacing(8)
         for button in self._buttons.values():

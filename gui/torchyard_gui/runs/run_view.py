@@ -8,7 +8,7 @@ from typing import Literal
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QSplitter, QStackedWidget, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import RunChanges
@@ -24,6 +24,7 @@ from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
 from torchyard_gui.widgets.empty_state import EmptyListMessage
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 VIEWS = ("canvas", "table", "plots")
 LOG_HEIGHT = 220
@@ -55,9 +56,7 @@ class RunView(QWidget):
         self.log = LogDock(model)
 
         below = QWidget()
-        table_box = QVBoxLayout(below)
-        table_box.setContentsMargins(0, 0, 0, 0)
-        table_box.setSpacing(0)
+        table_box = vbox(parent=below, margins=FLUSH, spacing=0)
         self._find_row = _padded(self.search)
         table_box.addWidget(self._find_row)
         table_box.addWidget(self.table, 1)
@@ -75,12 +74,7 @@ class RunView(QWidget):
         self.across.setChildrenCollapsible(False)
         self.across.setStretchFactor(0, 1)
         self.across.setSizes([800, theme().metrics.inspector])
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.notice)
-        layout.addWidget(self.work)
-        layout.addWidget(self.across, 1)
+        vbox(self.notice, self.work, (self.across, 1), parent=self, margins=FLUSH, spacing=0)
 
         self.scene.selection_changed.connect(self.choose)
         self.canvas.activated.connect(self.log.show_replica)
@@ -282,8 +276,6 @@ class RunView(QWidget):
 
 def _padded(widget: QWidget) -> QWidget:
     around = QWidget()
-    layout = QVBoxLayout(around)
-    layout.setContentsMargins(12, 10, 12, 8)
-    layout.addWidget(widget)
+    vbox(widget, parent=around, margins=(12, 10, 12, 8))
     widget.setMaximumWidth(260)
     return around

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMenu, QSplitter, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
@@ -34,6 +34,7 @@ from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
 from torchyard_gui.topology.top_bar import TopBar
 from torchyard_gui.topology.validation import Validation
 from torchyard_gui.topology.yaml_view import YamlPane
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.toast import Toast
 
@@ -182,17 +183,8 @@ class TopologyPage(QWidget):
         self.split.setStretchFactor(0, 1)
         self.split.setSizes([YAML_WIDTH * 2, YAML_WIDTH])
         self.yaml.hide()
-        middle = QVBoxLayout()
-        middle.setSpacing(0)
-        middle.addWidget(self.notice_bar)
-        middle.addWidget(self.split, 1)
-        middle.addWidget(self.problems)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.palette_)
-        layout.addLayout(middle, 1)
-        layout.addWidget(self.inspector)
+        middle = vbox(self.notice_bar, (self.split, 1), self.problems, spacing=0)
+        hbox(self.palette_, (middle, 1), self.inspector, parent=self, margins=FLUSH, spacing=0)
 
     def _make_actions(self) -> None:
         view = partial(action, self, "view")

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from PySide6.QtCore import QCoreApplication, QPoint
 from PySide6.QtGui import QAction, QKeySequence
-from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLineEdit, QPushButton, QWidget
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.planned_time import PlannedTime, parse_planned_time
@@ -15,6 +15,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import label
 
@@ -100,9 +101,7 @@ class PlannedTimePopup(Popup):
         self.start_row = FormRow(self.tr("From"), self.start, " ", name_width=56)
         self.lasts_row = FormRow(self.tr("For"), self.lasts, name_width=56)
         self.lengths = [QPushButton(length.replace("h", " h")) for length in LENGTHS]
-        lengths = QHBoxLayout()
-        lengths.setSpacing(4)
-        lengths.setContentsMargins(56, 0, 0, 0)
+        lengths = hbox(margins=(56, 0, 0, 0), spacing=4)
         for length, button in zip(LENGTHS, self.lengths, strict=True):
             button.setAccessibleName(self.tr("For {length}").format(length=button.text()))
             button.clicked.connect(lambda checked=False, length=length: self.lasts.setText(length))
@@ -115,15 +114,8 @@ class PlannedTimePopup(Popup):
         self.usual = QPushButton(self.tr("Now, {length}").format(length="8 h"))
         self.usual.setToolTip(self.tr("The usual: now, for eight hours"))
         self.usual.clicked.connect(self._take_usual)
-        foot = QHBoxLayout()
-        foot.setSpacing(8)
-        foot.addWidget(self.usual)
-        foot.addStretch()
-        foot.addWidget(self.ok)
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(14, 12, 14, 12)
-        rows.setSpacing(8)
-        rows.addWidget(label(self.tr("When"), role="title"))
+        foot = hbox(self.usual, None, self.ok, spacing=8)
+        rows = vbox(label(self.tr("When"), role="title"), parent=self, margins=(14, 12, 14, 12), spacing=8)
         hint = self.tr("GPUs that others have booked for some of this time are not free.")
         rows.addWidget(label(hint, role="small", ink="2", wrap=True))
         rows.addWidget(self.start_row)

@@ -11,12 +11,10 @@ from PySide6.QtGui import QIcon, QMouseEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
-    QHBoxLayout,
     QHeaderView,
     QTableWidget,
     QTableWidgetItem,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -30,6 +28,7 @@ from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import HOSTS, ProblemPlace, place_of
 from torchyard_gui.widgets.indicators import StateMark
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
@@ -53,10 +52,7 @@ class ProblemsDock(QFrame):
         self.line = _Line(self)
         self.line.clicked.connect(self.toggle)
         self.line.dismiss.clicked.connect(lambda: self.show_remarks(None))
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(0)
-        self._layout.addWidget(self.line)
+        self._layout = vbox(self.line, parent=self, margins=FLUSH, spacing=0)
         theme().changed.connect(self._fill)
         self.show_problems(())
 
@@ -203,14 +199,16 @@ class _Line(QFrame):
         self.dismiss.setToolTip(self.tr("Dismiss the remarks"))
         self.dismiss.setAccessibleName(self.tr("Dismiss the remarks"))
         self.dismiss.hide()
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(8, 0, 12, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.arrow)
-        layout.addWidget(label(self.tr("Problems"), role="strong"))
-        layout.addWidget(self.mark)
-        layout.addWidget(self.text, 1)
-        layout.addWidget(self.dismiss)
+        hbox(
+            self.arrow,
+            label(self.tr("Problems"), role="strong"),
+            self.mark,
+            (self.text, 1),
+            self.dismiss,
+            parent=self,
+            margins=(8, 0, 12, 0),
+            spacing=8,
+        )
 
     def say(self, text: str, state: str, visible: bool) -> None:
         self.text.setText(text)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QApplication, QBoxLayout, QFrame, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QBoxLayout, QFrame, QToolButton, QWidget
 
 from torchyard_core.topology.model import Role
 from torchyard_gui.canvas.gestures.palette_drop import ROLE_MIME
@@ -19,6 +19,7 @@ from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.labels import role_name, role_sentence
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.palette_list import PaletteList
+from torchyard_gui.widgets.layouts import vbox
 
 
 class SideDrawer(QObject):
@@ -156,12 +157,7 @@ class PaletteStrip(QFrame):
         )
         self.roles.chosen.connect(self.role_chosen)
         self.setFocusProxy(self.more)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(8, 12, 8, 12)
-        layout.setSpacing(8)
-        layout.addWidget(self.more)
-        layout.addWidget(self.roles)
-        layout.addStretch()
+        vbox(self.more, self.roles, None, parent=self, margins=(8, 12, 8, 12), spacing=8)
         theme().changed.connect(self._paint_icons)
         self._paint_icons()
 
@@ -230,10 +226,7 @@ class InspectorStrip(QFrame):
         self.button.setToolTip(self.tr("Show or hide the fields of what is selected (Ctrl+I)"))
         self.button.clicked.connect(self.pressed)
         self.setFocusProxy(self.button)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(1, 10, 2, 12)
-        layout.addWidget(self.button)
-        layout.addStretch()
+        vbox(self.button, None, parent=self, margins=(1, 10, 2, 12))
         theme().changed.connect(self._paint_icon)
         self._paint_icon()
 

@@ -20,13 +20,14 @@ from PySide6.QtGui import (
     QTextDocument,
     QTextFormat,
 )
-from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QWidget
 
 from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 MARK = 12
 
@@ -178,8 +179,7 @@ class YamlPane(QWidget):
         """The text view; created on first use, which most windows never need."""
         from torchyard_gui.topology.yaml_view import YamlView
 
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
+        layout = vbox(parent=self, margins=FLUSH)
         made = YamlView()
         layout.addWidget(made)
         made.show()

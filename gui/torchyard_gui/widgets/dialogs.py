@@ -6,6 +6,7 @@ from PySide6.QtCore import QCoreApplication, QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLineEdit, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 420
@@ -67,13 +68,15 @@ class ConfirmationDialog(QDialog):
         """Layout for content below the sentence."""
         self.rows.setSpacing(10)
         self.rows.addWidget(label(sentence, wrap=True))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(10)
-        layout.addWidget(label(question, role="title", wrap=True))
-        layout.addLayout(self.rows)
-        layout.addSpacing(6)
-        layout.addWidget(buttons)
+        vbox(
+            label(question, role="title", wrap=True),
+            self.rows,
+            6,
+            buttons,
+            parent=self,
+            margins=(20, 18, 20, 16),
+            spacing=10,
+        )
         self.yes.setAutoDefault(False)
         first = self.alternative or self.no
         first.setDefault(True)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QAbstractItemView, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QLabel, QPushButton, QWidget
 
 from torchyard_gui.theme.icons import pixmap
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 400
@@ -34,23 +35,10 @@ class EmptyState(QWidget):
         self.sentence.setMaximumWidth(WIDTH)
         self.buttons = [_button(action, first=number == 0) for number, action in enumerate(actions)]
 
-        layout = QVBoxLayout(self)
-        layout.setSpacing(6)
-        layout.addStretch(2)
-        layout.addWidget(self._picture)
-        layout.addSpacing(6)
-        layout.addWidget(self.title)
-        across = QHBoxLayout()
-        across.addStretch(1)
-        across.addWidget(self.sentence, 1000)
-        across.addStretch(1)
+        layout = vbox((None, 2), self._picture, 6, self.title, parent=self, spacing=6)
+        across = hbox((None, 1), (self.sentence, 1000), (None, 1))
         layout.addLayout(across)
-        row = QHBoxLayout()
-        row.setSpacing(8)
-        row.addStretch()
-        for button in self.buttons:
-            row.addWidget(button)
-        row.addStretch()
+        row = hbox(None, *self.buttons, None, spacing=8)
         layout.addSpacing(8)
         layout.addLayout(row)
         layout.addStretch(3)

@@ -7,12 +7,12 @@ from typing import Literal
 
 from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QToolButton, QWidget
 
 from torchyard_gui.theme.icons import icon, paint_state, pixmap
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.advice import in_the_window
-from torchyard_gui.widgets.clear_layout import remove_widgets
+from torchyard_gui.widgets.layouts import hbox, remove_widgets
 from torchyard_gui.widgets.screen_reader import announce
 
 Kind = Literal["info", "warn", "fail"]
@@ -42,12 +42,7 @@ class NoticeBar(QFrame):
         self._close.setAccessibleName(self.tr("Dismiss"))
         self._close.clicked.connect(self._dismiss)
         self.buttons: list[QPushButton] = []
-        self._layout = QHBoxLayout(self)
-        self._layout.setContentsMargins(16, 6, 8, 6)
-        self._layout.setSpacing(10)
-        self._layout.addWidget(self._mark)
-        self._layout.addWidget(self.label, 1)
-        self._layout.addWidget(self._close)
+        self._layout = hbox(self._mark, (self.label, 1), self._close, parent=self, margins=(16, 6, 8, 6), spacing=10)
         self.hide()
 
     @property

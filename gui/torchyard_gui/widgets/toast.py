@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
+from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.screen_reader import announce
 
 SHOWN_FOR_MS = 4000
@@ -19,11 +20,8 @@ class Toast(QFrame):
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self.label = QLabel(self)
         self.label.setTextFormat(Qt.TextFormat.PlainText)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(14, 8, 14, 8)
-        layout.addWidget(self.label)
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
+        hbox(self.label, parent=self, margins=(14, 8, 14, 8))
+        self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self.hide)
         self._around = parent
         parent.installEventFilter(self)

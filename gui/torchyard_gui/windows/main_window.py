@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QPaintEvent
-from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 
 from torchyard_gui.theme.icons import icon, refresh_icons
 from torchyard_gui.theme.theme import Mode, theme
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.toast import Toast
 from torchyard_gui.windows.navigation_rail import NavigationRail
 from torchyard_gui.windows.page_protocol import as_page
@@ -259,15 +260,9 @@ class MainWindow(QMainWindow):
 
     def _lay_out(self) -> None:
         self._middle = QWidget()
-        rows = QVBoxLayout(self._middle)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(0)
-        columns = QHBoxLayout()
-        columns.setSpacing(0)
-        columns.addWidget(self.rail)
-        self._above = QVBoxLayout()
-        self._above.setSpacing(0)
-        self._above.addWidget(self.stack, 1)
+        rows = vbox(parent=self._middle, margins=FLUSH, spacing=0)
+        columns = hbox(self.rail, spacing=0)
+        self._above = vbox((self.stack, 1), spacing=0)
         columns.addLayout(self._above, 1)
         rows.addLayout(columns, 1)
         rows.addWidget(self.status_line)
@@ -291,9 +286,7 @@ class PageFrame(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.page: QWidget | None = None
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(0)
+        self._layout = vbox(parent=self, margins=FLUSH, spacing=0)
 
     def hold(self, page: QWidget) -> None:
         """Sets the page."""

@@ -10,11 +10,9 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QDialog,
-    QHBoxLayout,
     QLineEdit,
     QPlainTextEdit,
     QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -30,6 +28,7 @@ from torchyard_gui.bookings.undo import change_series_to, change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, clear_layout, label
 from torchyard_gui.widgets.dialogs import DialogButtons
+from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 
 if TYPE_CHECKING:
@@ -107,8 +106,7 @@ class BookingDialog(QDialog):
         }
         self.problem = label(ink="fail", wrap=True)
         self.problem.hide()
-        self.ways = QVBoxLayout()
-        self.ways.setSpacing(4)
+        self.ways = vbox(spacing=4)
         self._lay_out()
         self.repeat.currentTextChanged.connect(self._show_repeat)
         self._show_repeat()
@@ -251,10 +249,7 @@ class BookingDialog(QDialog):
         self.free_ones.setVisible(repeats)
 
     def _lay_out(self) -> None:
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(20, 18, 20, 16)
-        rows.setSpacing(8)
-        rows.addWidget(label(self.windowTitle(), role="title"))
+        rows = vbox(label(self.windowTitle(), role="title"), parent=self, margins=(20, 18, 20, 16), spacing=8)
         for name, row in self.rows.items():
             rows.addWidget(row)
             if name == "times":
@@ -269,7 +264,6 @@ class BookingDialog(QDialog):
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)
-        foot = QHBoxLayout()
-        foot.addWidget(buttons)
+        foot = hbox(buttons)
         rows.addSpacing(4)
         rows.addLayout(foot)

@@ -9,7 +9,6 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QPlainTextEdit,
     QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -18,6 +17,7 @@ from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, label
+from torchyard_gui.widgets.layouts import vbox
 
 NAMES = 176
 
@@ -32,11 +32,13 @@ class RulesDialog(QDialog):
         self.setMinimumWidth(560)
         self.fields: dict[str, QLineEdit | QPlainTextEdit] = {}
         self.flags: dict[str, QCheckBox] = {}
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(20, 18, 20, 16)
-        rows.setSpacing(8)
-        rows.addWidget(label(self.windowTitle(), role="title"))
-        rows.addWidget(label(self.tr("An empty field is no limit."), role="small", ink="2"))
+        rows = vbox(
+            label(self.windowTitle(), role="title"),
+            label(self.tr("An empty field is no limit."), role="small", ink="2"),
+            parent=self,
+            margins=(20, 18, 20, 16),
+            spacing=8,
+        )
         texts = form_texts(model.seen.rules)
         for one in FORM:
             if one.is_flag:

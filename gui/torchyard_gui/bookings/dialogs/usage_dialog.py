@@ -13,13 +13,11 @@ from PySide6.QtWidgets import (
     QAbstractItemView,
     QDialog,
     QFileDialog,
-    QHBoxLayout,
     QHeaderView,
     QPushButton,
     QScrollArea,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -30,6 +28,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Segmented, label
+from torchyard_gui.widgets.layouts import hbox, vbox
 
 SIZE = QSize(720, 560)
 BAR = 30
@@ -132,27 +131,23 @@ class UsageDialog(QDialog):
         self.summary.setText(labels.error_text(error))
 
     def _lay_out(self, close: QPushButton) -> None:
-        choice = QHBoxLayout()
-        choice.addWidget(self.by)
-        choice.addStretch()
-        choice.addWidget(self.days)
+        choice = hbox(self.by, None, self.days)
         scroll = QScrollArea()
         scroll.setWidgetResizable(True)
         scroll.setWidget(self.bars)
         scroll.setFrameShape(QScrollArea.Shape.NoFrame)
         scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        foot = QHBoxLayout()
-        foot.addWidget(self.summary, 1)
-        foot.addWidget(self.save)
-        foot.addWidget(close)
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(20, 18, 20, 16)
-        rows.setSpacing(12)
-        rows.addWidget(label(self.windowTitle(), role="title"))
-        rows.addLayout(choice)
-        rows.addWidget(scroll, 3)
-        rows.addWidget(self.table, 2)
-        rows.addLayout(foot)
+        foot = hbox((self.summary, 1), self.save, close)
+        vbox(
+            label(self.windowTitle(), role="title"),
+            choice,
+            (scroll, 3),
+            (self.table, 2),
+            foot,
+            parent=self,
+            margins=(20, 18, 20, 16),
+            spacing=12,
+        )
 
 
 class UsageBars(QWidget):

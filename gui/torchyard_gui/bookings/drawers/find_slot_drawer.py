@@ -20,6 +20,7 @@ from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, Divider, FormRow, label, remove_widgets
 from torchyard_gui.widgets.input_fields import NumberField
+from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.screen_reader import announce
 
 SOON_MS = 250
@@ -76,9 +77,7 @@ class FindSlotDrawer(Drawer):
         self.body.addWidget(self.summary)
         self.body.addWidget(self.wait)
         self.body.addStretch()
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(SOON_MS)
+        self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
         self._soon.timeout.connect(self.search)
         self._is_stale = True
         self._announced = ""
@@ -210,8 +209,7 @@ class FitCard(Card):
         where = " · ".join(filter(None, [format_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
         self.setAccessibleName(f"{number + 1}: {when}, {where}")
         self.setToolTip(f"{fit.start:%Y-%m-%d %H:%M} – {fit.end:%Y-%m-%d %H:%M} UTC")
-        head = QHBoxLayout()
-        head.setSpacing(8)
+        head = hbox(spacing=8)
         badge = _Number(number + 1)
         head.addWidget(badge)
         head.addWidget(label(when, role="strong", wrap=True), 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QToolButton, QWidget
 
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -15,6 +15,7 @@ from torchyard_gui.runs.logs.log_view import LogView
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, SearchField, label, set_ink
+from torchyard_gui.widgets.layouts import hbox, vbox
 
 SETTLE_MS = 120
 """Delay before a log is opened, to skip replicas passed by quickly."""
@@ -39,9 +40,7 @@ class LogDock(QWidget):
         self._is_open = False
         self._by_user = False
         """Whether the user chose the replica; a failure then does not change the choice."""
-        self._settle = QTimer(self)
-        self._settle.setSingleShot(True)
-        self._settle.setInterval(SETTLE_MS)
+        self._settle = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._settle.timeout.connect(self._open_logs)
 
         self.toggle = QToolButton()
@@ -72,23 +71,15 @@ class LogDock(QWidget):
         self.view.last_line_changed.connect(self._last.setText)
         self.view.log_wanted.connect(self._show_one)
 
-        head = QHBoxLayout()
-        head.setContentsMargins(8, 0, 8, 0)
-        head.setSpacing(8)
-        for widget in (self.toggle, self._title, self.replica):
-            head.addWidget(widget)
-        head.addWidget(self._last, 2)
-        head.addWidget(self._message, 1)
+        head = hbox(
+            self.toggle, self._title, self.replica, (self._last, 2), (self._message, 1), margins=(8, 0, 8, 0), spacing=8
+        )
         for tool in (self.search, self.previous, self.next, self.follow):
             head.addWidget(tool)
         self._head = QWidget()
         self._head.setLayout(head)
         self._head.setFixedHeight(theme().metrics.problems + 6)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 1, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self._head)
-        layout.addWidget(self.view, 1)
+        vbox(self._head, (self.view, 1), parent=self, margins=(0, 1, 0, 0), spacing=0)
         self._show_state()
 
     @property

@@ -55,8 +55,7 @@ class LogView(QAbstractScrollArea):
         """(anchor, other end) as places of lines."""
         self._later: Callable[[], None] | None = None
         """Scrolling to repeat once a missing page was loaded."""
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
+        self._soon = QTimer(self, singleShot=True)
         self._soon.timeout.connect(self._go_on)
         self.setFrameShape(self.Shape.NoFrame)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Problem
 from torchyard_gui.topology.yaml_view import YamlView
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 if TYPE_CHECKING:
     from torchyard_core.interop.remarks import Remark
@@ -40,9 +41,7 @@ class DocumentWindow(QDialog):
         self.setModal(False)
         self.resize(*SIZE)
         self.view = YamlView()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self.view)
+        vbox(self.view, parent=self, margins=FLUSH)
 
     def show_remark(self, report: ConversionReport, remark: Remark) -> None:
         """Scrolls to the line of a remark."""

@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QListWidget,
     QPlainTextEdit,
     QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -29,6 +28,7 @@ from torchyard_gui.topology.files.file_actions import FileActions, ask_to_replac
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.yaml_view import monospaced
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink
 
 SIZE = (760, 640)
@@ -101,18 +101,19 @@ class ExportDialog(QDialog):
         buttons.addButton(self.save, QDialogButtonBox.ButtonRole.ActionRole)
         buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
         buttons.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(8)
-        layout.addWidget(label(self.windowTitle(), role="title"))
-        for row in self.rows.values():
-            layout.addWidget(row)
-        layout.addWidget(self.preview, 1)
-        layout.addWidget(self.message)
-        layout.addWidget(self.beside)
-        layout.addWidget(self.remarks)
-        layout.addSpacing(4)
-        layout.addWidget(buttons)
+        vbox(
+            label(self.windowTitle(), role="title"),
+            *self.rows.values(),
+            (self.preview, 1),
+            self.message,
+            self.beside,
+            self.remarks,
+            4,
+            buttons,
+            parent=self,
+            margins=(20, 18, 20, 16),
+            spacing=8,
+        )
 
     # Choices
 

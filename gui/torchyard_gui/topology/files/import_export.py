@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QSize, Qt, Signal
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QDialog, QFileDialog, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QFileDialog, QListWidget, QListWidgetItem, QWidget
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.yaml_io.yaml_file import read_text
@@ -21,6 +21,7 @@ from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.widgets.dialogs import DialogButtons
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import label
 
 if TYPE_CHECKING:
@@ -247,12 +248,14 @@ class FormatChoice(QDialog):
         self.ok = buttons.agree
         self.ok.setDefault(True)
         sentence = self.tr("Its format cannot be detected. Choose one to see what it lacks.")
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(10)
-        layout.addWidget(label(self.windowTitle(), role="title", wrap=True))
-        layout.addWidget(label(sentence, wrap=True))
-        layout.addWidget(self.list)
-        layout.addSpacing(6)
-        layout.addWidget(buttons)
+        vbox(
+            label(self.windowTitle(), role="title", wrap=True),
+            label(sentence, wrap=True),
+            self.list,
+            6,
+            buttons,
+            parent=self,
+            margins=(20, 18, 20, 16),
+            spacing=10,
+        )
         self.accepted.connect(lambda: self.chosen.emit(self.list.currentItem().data(Qt.ItemDataRole.UserRole)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_gui.bridge.planning_time import PlanningTime
@@ -12,6 +12,7 @@ from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.field_group import NAME_WIDTH
 from torchyard_gui.topology.inspector.fields import TextField
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import SectionLabel, label
 
 
@@ -32,19 +33,17 @@ class PlaceGroup(QWidget):
         self.pin_here.setToolTip(self.tr("Keeps the selected replicas where the planner has put them."))
         self.unpin = QPushButton(self.tr("Unpin"))
         self.unpin.setToolTip(self.tr("Leaves it to the planner where the selected replicas go."))
-        buttons = QHBoxLayout()
-        buttons.setSpacing(8)
-        buttons.addWidget(self.pin_here)
-        buttons.addWidget(self.unpin)
-        buttons.addStretch()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(SectionLabel(self.tr("Place")))
-        layout.addWidget(self._where)
-        layout.addWidget(self.booked)
-        layout.addWidget(self.row)
-        layout.addLayout(buttons)
+        buttons = hbox(self.pin_here, self.unpin, None, spacing=8)
+        vbox(
+            SectionLabel(self.tr("Place")),
+            self._where,
+            self.booked,
+            self.row,
+            buttons,
+            parent=self,
+            margins=FLUSH,
+            spacing=8,
+        )
         self.pin.committed.connect(self._pin_typed)
         self.pin_here.clicked.connect(self._pin_here)
         self.unpin.clicked.connect(lambda: self._editor.unpin(self._editor.selection))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from torchyard_core.topology.model import PlacementRule, Pool, Role
 from torchyard_gui.topology.editor import Editor
@@ -20,6 +20,7 @@ from torchyard_gui.topology.inspector.fields import (
     WordsField,
 )
 from torchyard_gui.topology.labels import role_name
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 
 class PoolGroup(QWidget):
@@ -34,9 +35,7 @@ class PoolGroup(QWidget):
         self._fill_pool()
         self._fill_needs()
         self._fill_runs_with()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(12)
+        layout = vbox(parent=self, margins=FLUSH, spacing=12)
         stack(self.groups, layout)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from torchyard_core.topology.model import EndsWith, GpuIds, Launcher, Program, TfMasterName
 from torchyard_gui.topology.editor import Editor
@@ -18,6 +18,7 @@ from torchyard_gui.topology.inspector.fields import (
     WholeField,
     WordsField,
 )
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 OF_TORCH = ("script", "module")
 OF_COMMAND = ("command", "tf_master_name")
@@ -37,9 +38,7 @@ class ProgramGroup(QWidget):
         self._fill_around()
         self._fill_failures()
         self._fill_end()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(12)
+        layout = vbox(parent=self, margins=FLUSH, spacing=12)
         stack(self.groups, layout)
 
     @property
