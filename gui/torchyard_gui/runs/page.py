@@ -113,14 +113,14 @@ class RunsPage(QWidget):
         acts.plots.triggered.connect(lambda: self.bar.views.set_value("plots"))
         acts.log.triggered.connect(lambda: self.run_view.log.set_open(not self.run_view.log.is_open))
         acts.find.triggered.connect(self.run_view.log.start_search)
-        self.addActions(acts.all)
+        self.addActions(acts.all())
         self._runs_changed()
         self._enable()
 
     # Called by the window
 
     def page_actions(self) -> list[QAction]:
-        return self.actions_.all
+        return self.actions_.all()
 
     def panes(self) -> list[QWidget]:
         """Returns the panes for F6."""

@@ -8,11 +8,7 @@ from PySide6.QtCore import QObject
 from PySide6.QtGui import QAction, QKeySequence
 
 from torchyard_gui.theme.icons import icon
-
-MENU = "menu"
-"""Property of an action: its menu."""
-SUBMENU = "submenu"
-"""Property of an action: the title of its submenu, if any."""
+from torchyard_gui.widgets.page_actions import MENU, tip_with_shortcut
 
 Keys = str | QKeySequence.StandardKey | None
 
@@ -40,6 +36,4 @@ def dress(made: QAction, menu: str, keys: Keys = None, icon_name: str = "", tip:
         made.setIcon(icon(icon_name))
     if keys is not None:
         made.setShortcut(QKeySequence(keys))
-    shortcut = made.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-    described = tip or made.text().replace("&", "")
-    made.setToolTip(f"{described} ({shortcut})" if shortcut else described)
+    made.setToolTip(tip_with_shortcut(made, tip or made.text().replace("&", "")))

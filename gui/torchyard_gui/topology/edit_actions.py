@@ -10,9 +10,10 @@ from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
 
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.strategies.presets import Preset, all_presets
-from torchyard_gui.topology.action_factory import SUBMENU, action, dress
+from torchyard_gui.topology.action_factory import action, dress
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.labels import preset_sentence, preset_title, role_name, role_sentence
+from torchyard_gui.widgets.page_actions import SUBMENU
 
 
 class EditActions(QObject):

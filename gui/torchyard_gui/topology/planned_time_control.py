@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from PySide6.QtCore import QCoreApplication, QPoint
-from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QLineEdit, QPushButton, QWidget
 
 from torchyard_core.booking.errors import Refused
@@ -16,6 +16,7 @@ from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.layouts import hbox, vbox
+from torchyard_gui.widgets.page_actions import tip_with_shortcut
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import label
 
@@ -77,10 +78,9 @@ def name_launch(launch: QAction, planning: PlanningTime) -> None:
         tip = tr("Topology", "Book the GPUs for {when}; the run starts by itself then").format(when=planning.words)
     else:
         text, tip = tr("Topology", "Launch …"), tr("Topology", "Run this topology on its hosts")
-    keys = launch.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
     if launch.text() != text:
         launch.setText(text)
-    launch.setToolTip(f"{tip} ({keys})")
+    launch.setToolTip(tip_with_shortcut(launch, tip))
 
 
 WIDTH = 316

@@ -10,7 +10,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_gui.widgets.layouts import clear_menu
-from torchyard_gui.windows.page_protocol import MENU, SUBMENU
+from torchyard_gui.widgets.page_actions import MENU, SUBMENU
 
 NAMES = ("file", "edit", "view", "run", "help")
 TITLES = {
