@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QSize, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
@@ -15,6 +15,7 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import CalendarState
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
+from torchyard_gui.widgets.buttons import action_button, push_button, tool_button
 from torchyard_gui.widgets.layouts import clear_menu, hbox
 
 translate = QCoreApplication.translate
@@ -52,7 +53,7 @@ class TopBar(QFrame):
         self.filter_menu = QMenu(self)
         self.filter_button.setMenu(self.filter_menu)
         self.filter_menu.triggered.connect(self._chosen)
-        self.more = _more(acts, self)
+        self.more = _more(acts)
         across = hbox(
             (self.title, 3),
             self._steps(acts),
@@ -74,10 +75,7 @@ class TopBar(QFrame):
 
     def set_narrow(self, narrow: bool) -> None:
         """In a narrow window the search field is visible only while in use."""
-        self._is_narrow = narrow
         self.search_field.setVisible(not narrow or bool(self.search_field.text()) or self.search_field.hasFocus())
-
-    _is_narrow = False
 
     def open_search(self) -> None:
         self.search_field.show()
@@ -140,28 +138,19 @@ class TopBar(QFrame):
         row = hbox(spacing=2)
         for action in (acts.earlier, acts.today, acts.later):
             if action is acts.today:
-                today = QPushButton(action.text())
-                today.setToolTip(action.toolTip())
-                today.clicked.connect(action.trigger)
-                row.addWidget(today)
+                row.addWidget(push_button(action.text(), action.trigger, tip=action.toolTip()))
                 continue
-            button = QToolButton()
+            button = tool_button("", action.toolTip(), action.trigger, by_tab=True)
             button.setIcon(action.icon())
-            button.setToolTip(action.toolTip())
             button.setAccessibleName(action.text())
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setIconSize(QSize(16, 16))
-            button.clicked.connect(action.trigger)
             row.addWidget(button)
         return row
 
 
-def _more(acts: BookingActions, parent: QWidget) -> QToolButton:
-    button = QToolButton(parent)
-    button.setIcon(icon("more"))
-    button.setToolTip(translate("TopBar", "Undo, waitlist, usage, calendar files, rules"))
+def _more(acts: BookingActions) -> QToolButton:
+    button = tool_button("more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules"), by_tab=True)
     button.setAccessibleName(translate("TopBar", "More"))
-    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)
     menu.addAction(acts.undo)
@@ -176,10 +165,8 @@ def _more(acts: BookingActions, parent: QWidget) -> QToolButton:
 
 
 def _button(action: QAction, icon_name: str, color: str) -> QPushButton:
-    button = QPushButton(icon(icon_name, color), action.iconText())
-    button.setToolTip(action.toolTip())
-    button.clicked.connect(action.trigger)
-    action.enabledChanged.connect(button.setEnabled)
+    button = action_button(action, action.iconText())
+    button.setIcon(icon(icon_name, color))
     return button
 
 

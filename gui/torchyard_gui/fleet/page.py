@@ -24,6 +24,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -344,10 +345,8 @@ class FleetPage(QWidget):
     def _make_buttons(self) -> list[QPushButton]:
         buttons = []
         for action in (self.acts.check_all, self.acts.add):
-            button = QPushButton(action.icon(), action.iconText())
-            button.setToolTip(action.toolTip())
-            button.clicked.connect(action.trigger)
-            action.enabledChanged.connect(button.setEnabled)
+            button = action_button(action, action.iconText())
+            button.setIcon(action.icon())
             buttons.append(button)
         buttons[1].setProperty("primary", True)
         buttons[1].setIcon(icon("plus", "on_accent"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QCoreApplication, Qt
 from PySide6.QtGui import QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QGridLayout, QSizePolicy, QWidget
 
 from torchyard_core.formatting import size
 from torchyard_core.launch.checks.check import CHECKLIST, Check
@@ -12,6 +12,7 @@ from torchyard_gui.launch.checklist_model import Row, where
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, StateMark, clear_layout, label
 from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.indicators import MeterBar
 from torchyard_gui.widgets.layouts import vbox
 
@@ -37,13 +38,9 @@ class ChecklistRow(QWidget):
         self.found.setProperty("role", "small")
         self.found.setProperty("ink", "2")
         self.found.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self.more = QToolButton()
-        self.more.setIcon(icon("chevron-right"))
+        self.more = tool_button("chevron-right", self.tr("Show it host by host"), self.toggle)
         self.more.setAutoRaise(True)
         self.more.setFixedSize(22, 22)
-        self.more.setToolTip(self.tr("Show it host by host"))
-        self.more.setAccessibleName(self.tr("Show it host by host"))
-        self.more.clicked.connect(self.toggle)
         self.bar = MeterBar(0.0, "accent")
         self._lines = vbox(spacing=2)
         layout = QGridLayout(self)

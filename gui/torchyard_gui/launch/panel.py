@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from PySide6.QtCore import QEvent, QTimer, Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QApplication, QDialog, QPushButton, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.booking.search.conflict import Conflict
@@ -23,6 +23,7 @@ from torchyard_gui.launch.checklist_row import ChecklistRow
 from torchyard_gui.launch.question_block import QuestionBlock
 from torchyard_gui.widgets import Divider, NoticeBar, clear_layout, label, scroll_area
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -64,25 +65,13 @@ class LaunchPanel(QDialog):
         self.notice.action_triggered.connect(self._way_out)
         self.question = QuestionBlock()
         self.question.answered.connect(self._answered)
-        self.again = QPushButton(self.tr("Try again"))
-        self.again.clicked.connect(self.try_again)
-        self.cancel_button = QPushButton(self.tr("Cancel"))
-        self.cancel_button.setToolTip(self.tr("Take the launch back: nothing of it is left on the hosts (Esc)"))
-        self.cancel_button.clicked.connect(self._cancel_pressed)
+        self.again = push_button(self.tr("Try again"), self.try_again)
+        tip = self.tr("Take the launch back: nothing of it is left on the hosts (Esc)")
+        self.cancel_button = push_button(self.tr("Cancel"), self._cancel_pressed, tip=tip)
         head = vbox(self.heading, self.about, margins=(20, 16, 20, 12), spacing=2)
         foot = hbox(None, self.again, self.cancel_button, margins=(20, 10, 20, 14), spacing=8)
-        vbox(
-            head,
-            Divider(),
-            self.notice,
-            self.question,
-            (self._area, 1),
-            Divider(),
-            foot,
-            parent=self,
-            margins=FLUSH,
-            spacing=0,
-        )
+        parts = (head, Divider(), self.notice, self.question, (self._area, 1), Divider(), foot)
+        vbox(*parts, parent=self, margins=FLUSH, spacing=0)
         self.resize(WIDTH, HEIGHT)
 
     @property

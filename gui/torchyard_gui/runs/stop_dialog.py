@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QWidget
 
 from torchyard_gui.widgets import label
-from torchyard_gui.widgets.layouts import vbox
+from torchyard_gui.widgets.dialogs import dialog_layout
 
 
 class StopDialog(QDialog):
@@ -32,16 +32,7 @@ class StopDialog(QDialog):
         self.keep.setDefault(True)
         buttons.accepted.connect(self._confirm)
         buttons.rejected.connect(self.reject)
-        vbox(
-            label(self.windowTitle(), role="title"),
-            label(sentence, ink="2", wrap=True),
-            self.force,
-            4,
-            buttons,
-            parent=self,
-            margins=(20, 18, 20, 16),
-            spacing=12,
-        )
+        dialog_layout(self, label(sentence, ink="2", wrap=True), self.force, 4, buttons, spacing=12)
         self.keep.setFocus()
 
     def _confirm(self) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QPushButton, QScrollArea, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -27,6 +27,7 @@ from torchyard_gui.topology.labels import (
     role_sentence,
 )
 from torchyard_gui.topology.palette_list import COUNT, KEY, NONE, PaletteList, PaletteSection
+from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.containers import scroll_area
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.input_fields import NumberField, SearchField
@@ -305,10 +306,8 @@ class CountPopup(Popup):
         self.number.setAccessibleName(self.tr("How many"))
         self.number.setMinimumWidth(72)
         self._noun = label()
-        self.add = QPushButton(self.tr("Add"))
-        self.add.setProperty("primary", True)
+        self.add = push_button(self.tr("Add"), self.agree, "primary")
         hbox(self.number, self._noun, self.add, parent=self, margins=(10, 8, 10, 8), spacing=8)
-        self.add.clicked.connect(self.agree)
 
     def ask(self, key: str, noun: str, place: QPoint) -> None:
         """Opens at a screen position."""

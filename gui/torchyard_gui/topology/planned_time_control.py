@@ -13,6 +13,7 @@ from torchyard_core.booking.planned_time import PlannedTime, parse_planned_time
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.layouts import hbox, vbox
@@ -35,8 +36,6 @@ class PlannedTimeControl(QPushButton):
     @cached_property
     def popup(self) -> PlannedTimePopup:
         """The panel; created on first use."""
-        from torchyard_gui.topology.planned_time_control import PlannedTimePopup
-
         return PlannedTimePopup(self._planning, self)
 
     def open(self) -> None:
@@ -108,12 +107,9 @@ class PlannedTimePopup(Popup):
             button.setProperty("quiet", True)
             lengths.addWidget(button)
         lengths.addStretch()
-        self.ok = QPushButton(self.tr("Plan for it"))
-        self.ok.setProperty("primary", True)
-        self.ok.clicked.connect(self.agree)
-        self.usual = QPushButton(self.tr("Now, {length}").format(length="8 h"))
-        self.usual.setToolTip(self.tr("The usual: now, for eight hours"))
-        self.usual.clicked.connect(self._take_usual)
+        self.ok = push_button(self.tr("Plan for it"), self.agree, "primary")
+        now, tip = self.tr("Now, {length}").format(length="8 h"), self.tr("The usual: now, for eight hours")
+        self.usual = push_button(now, lambda: self._choose(PlannedTime()), tip=tip)
         foot = hbox(self.usual, None, self.ok, spacing=8)
         rows = vbox(label(self.tr("When"), role="title"), parent=self, margins=(14, 12, 14, 12), spacing=8)
         hint = self.tr("GPUs that others have booked for some of this time are not free.")
@@ -168,9 +164,6 @@ class PlannedTimePopup(Popup):
         whole = self.layout()
         if whole is not None:
             self.resize(WIDTH, whole.totalHeightForWidth(WIDTH))
-
-    def _take_usual(self) -> None:
-        self._choose(PlannedTime())
 
     def _choose(self, planned: PlannedTime) -> None:
         self.hide()

@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QHeaderView,
     QTableWidget,
     QTableWidgetItem,
-    QToolButton,
     QWidget,
 )
 
@@ -27,6 +26,7 @@ from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import HOSTS, ProblemPlace, place_of
+from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.indicators import StateMark
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
@@ -186,29 +186,15 @@ class _Line(QFrame):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setFixedHeight(theme().metrics.problems)
-        self.arrow = QToolButton()
-        self.arrow.setIcon(icon("chevron-right"))
-        self.arrow.setToolTip(self.tr("Show or hide problems"))
-        self.arrow.setAccessibleName(self.tr("Show or hide problems"))
-        self.arrow.clicked.connect(self.clicked)
+        self.arrow = tool_button("chevron-right", self.tr("Show or hide problems"), self.clicked)
         self.mark = StateMark("ok")
         self.text = ElidedLabel()
         self.text.setProperty("ink", "2")
-        self.dismiss = QToolButton()
-        self.dismiss.setIcon(icon("close"))
-        self.dismiss.setToolTip(self.tr("Dismiss the remarks"))
-        self.dismiss.setAccessibleName(self.tr("Dismiss the remarks"))
+        self.dismiss = tool_button("close", self.tr("Dismiss the remarks"))
         self.dismiss.hide()
-        hbox(
-            self.arrow,
-            label(self.tr("Problems"), role="strong"),
-            self.mark,
-            (self.text, 1),
-            self.dismiss,
-            parent=self,
-            margins=(8, 0, 12, 0),
-            spacing=8,
-        )
+        title = label(self.tr("Problems"), role="strong")
+        parts = (self.arrow, title, self.mark, (self.text, 1), self.dismiss)
+        hbox(*parts, parent=self, margins=(8, 0, 12, 0), spacing=8)
 
     def say(self, text: str, state: str, visible: bool) -> None:
         self.text.setText(text)

@@ -19,7 +19,9 @@ from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.labels import role_name, role_sentence
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.palette_list import PaletteList
+from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import vbox
+from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class SideDrawer(QObject):
@@ -87,9 +89,7 @@ class SideDrawer(QObject):
             here, gone = (self.strip, self._panel) if narrow else (self._panel, self.strip)
             layout.removeWidget(gone)
             layout.insertWidget(0 if self._side == "left" else layout.count(), here)
-            self._panel.setProperty("drawer", narrow)
-            self._panel.style().unpolish(self._panel)
-            self._panel.style().polish(self._panel)
+            set_style_property(self._panel, "drawer", narrow)
             self._panel.setVisible(not narrow)
             self.strip.setVisible(narrow)
             self._turned()
@@ -143,13 +143,9 @@ class PaletteStrip(QFrame):
         self.setProperty("panel", "left")
         self.setAccessibleName(self.tr("Palette"))
         self.setFixedWidth(M.palette_strip)
-        self.more = QToolButton()
-        self.more.setIcon(icon("search"))
+        self.more = tool_button("search", self.tr("Show roles, presets and hosts (A)"), self.open_wanted)
         self.more.setIconSize(QSize(PICTURE, PICTURE))
         self.more.setFixedSize(BUTTON, BUTTON)
-        self.more.setToolTip(self.tr("Show roles, presets and hosts (A)"))
-        self.more.setAccessibleName(self.tr("Show roles, presets and hosts"))
-        self.more.clicked.connect(self.open_wanted)
         self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
         self.roles.put(
             [(role.value, role_name(role), "") for role in Role],

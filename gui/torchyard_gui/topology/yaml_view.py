@@ -83,9 +83,6 @@ class YamlView(QPlainTextEdit):
         """Returns the lines with a problem."""
         return sorted(self._problems)
 
-    def problem_at(self, line: int) -> Problem | None:
-        return self._problems.get(line)
-
     def _dress(self) -> None:
         marks: list[QTextEdit.ExtraSelection] = []
         first, last = self._shown or (0, -1)
@@ -177,11 +174,8 @@ class YamlPane(QWidget):
     @cached_property
     def view(self) -> YamlView:
         """The text view; created on first use, which most windows never need."""
-        from torchyard_gui.topology.yaml_view import YamlView
-
-        layout = vbox(parent=self, margins=FLUSH)
         made = YamlView()
-        layout.addWidget(made)
+        vbox(made, parent=self, margins=FLUSH)
         made.show()
         return made
 

@@ -6,6 +6,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from torchyard_gui.widgets.layouts import vbox
+from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class Card(QFrame):
@@ -18,10 +19,7 @@ class Card(QFrame):
 
     def set_selected(self, selected: bool) -> None:
         """Sets whether the selection outline is drawn."""
-        if bool(self.property("selected")) != selected:
-            self.setProperty("selected", selected)
-            self.style().unpolish(self)
-            self.style().polish(self)
+        set_style_property(self, "selected", selected)
 
 
 def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:

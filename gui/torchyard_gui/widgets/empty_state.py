@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QAbstractItemView, QLabel, QPushButton, QWidget
 
 from torchyard_gui.theme.icons import pixmap
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.buttons import Look, push_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
@@ -35,13 +36,9 @@ class EmptyState(QWidget):
         self.sentence.setMaximumWidth(WIDTH)
         self.buttons = [_button(action, first=number == 0) for number, action in enumerate(actions)]
 
-        layout = vbox((None, 2), self._picture, 6, self.title, parent=self, spacing=6)
         across = hbox((None, 1), (self.sentence, 1000), (None, 1))
-        layout.addLayout(across)
         row = hbox(None, *self.buttons, None, spacing=8)
-        layout.addSpacing(8)
-        layout.addLayout(row)
-        layout.addStretch(3)
+        vbox((None, 2), self._picture, 6, self.title, across, 8, row, (None, 3), parent=self, spacing=6)
         theme().changed.connect(self._draw)
         self._draw()
 
@@ -56,11 +53,9 @@ class EmptyState(QWidget):
 
 
 def _button(action: QAction, *, first: bool) -> QPushButton:
-    button = QPushButton(action.text().replace("&", ""))
-    button.setProperty("primary", first)
-    button.setToolTip(action.toolTip())
+    look: Look = "primary" if first else ""
+    button = push_button(action.text().replace("&", ""), action.trigger, look, action.toolTip())
     button.setEnabled(action.isEnabled())
-    button.clicked.connect(action.trigger)
     return button
 
 

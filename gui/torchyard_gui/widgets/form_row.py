@@ -6,7 +6,7 @@ from functools import cached_property
 
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
-from torchyard_gui.widgets.text_labels import label, set_ink
+from torchyard_gui.widgets.text_labels import label, set_ink, set_style_property
 
 
 class FormRow(QWidget):
@@ -60,7 +60,4 @@ class FormRow(QWidget):
             self.note.setText(text)
             self.note.setVisible(bool(text))
             set_ink(self.note, "fail" if problem else "3")
-        if bool(self.field.property("invalid")) != bool(problem):
-            self.field.setProperty("invalid", bool(problem))
-            self.field.style().unpolish(self.field)
-            self.field.style().polish(self.field)
+        set_style_property(self.field, "invalid", bool(problem))

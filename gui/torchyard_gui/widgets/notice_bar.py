@@ -7,13 +7,15 @@ from typing import Literal
 
 from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
-from torchyard_gui.theme.icons import icon, paint_state, pixmap
+from torchyard_gui.theme.icons import paint_state, pixmap
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, remove_widgets
 from torchyard_gui.widgets.screen_reader import announce
+from torchyard_gui.widgets.text_labels import set_style_property
 
 Kind = Literal["info", "warn", "fail"]
 
@@ -36,11 +38,7 @@ class NoticeBar(QFrame):
         self.label.setTextFormat(Qt.TextFormat.PlainText)
         self.label.setWordWrap(True)
         self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._close = QToolButton(self)
-        self._close.setIcon(icon("close"))
-        self._close.setToolTip(self.tr("Dismiss"))
-        self._close.setAccessibleName(self.tr("Dismiss"))
-        self._close.clicked.connect(self._dismiss)
+        self._close = tool_button("close", self.tr("Dismiss"), self._dismiss)
         self.buttons: list[QPushButton] = []
         self._layout = hbox(self._mark, (self.label, 1), self._close, parent=self, margins=(16, 6, 8, 6), spacing=10)
         self.hide()
@@ -58,9 +56,7 @@ class NoticeBar(QFrame):
         text = in_the_window(text)
         self.kind = kind
         self._mark.kind = kind
-        self.setProperty("notice", kind)
-        self.style().unpolish(self)
-        self.style().polish(self)
+        set_style_property(self, "notice", kind)
         if is_known:
             self.reword(text)
         self.label.setText(text)

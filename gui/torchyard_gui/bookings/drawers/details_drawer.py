@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QPushButton, QWidget
+from PySide6.QtWidgets import QWidget
 
 from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.booking.slots import format_slots
@@ -14,6 +13,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.widgets import label
+from torchyard_gui.widgets.buttons import action_button
 
 
 class DetailsDrawer(Drawer):
@@ -28,7 +28,7 @@ class DetailsDrawer(Drawer):
         self.state = label(ink="2", wrap=True)
         self.note = label(ink="wait", wrap=True)
         self.run = label(role="small", ink="2", wrap=True)
-        self.show_run = _button(acts.run)
+        self.show_run = action_button(acts.run)
         self.show_run.setProperty("quiet", True)
         self.purpose = label(wrap=True)
         self.history = label(role="small", ink="2", wrap=True)
@@ -38,8 +38,8 @@ class DetailsDrawer(Drawer):
             if line is self.run:
                 self.body.addWidget(self.show_run)
         self.body.addSpacing(8)
-        self.buttons = [_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
-        self.series = _button(acts.cancel_series)
+        self.buttons = [action_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
+        self.series = action_button(acts.cancel_series)
         for button in (*self.buttons, self.series):
             self.body.addWidget(button)
         self.body.addSpacing(8)
@@ -95,13 +95,3 @@ class DetailsDrawer(Drawer):
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
         self.history.setText("\n".join([labels.translate("Bookings", "History"), *parts]))
         self.history.setVisible(bool(parts))
-
-
-def _button(action: QAction) -> QPushButton:
-    button = QPushButton(action.text())
-    button.setToolTip(action.toolTip())
-    button.setProperty("danger", bool(action.property("danger")))
-    button.clicked.connect(action.trigger)
-    action.enabledChanged.connect(button.setEnabled)
-    button.setEnabled(action.isEnabled())
-    return button

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
-from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import ElidedLabel, scroll_area
+from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 
@@ -25,12 +25,7 @@ class Drawer(QFrame):
         self.setAccessibleName(title)
         self.title = ElidedLabel(title)
         self.title.setProperty("role", "title")
-        self.cross = QToolButton()
-        self.cross.setIcon(icon("close"))
-        self.cross.setToolTip(self.tr("Close (Esc)"))
-        self.cross.setAccessibleName(self.tr("Close"))
-        self.cross.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.cross.clicked.connect(self.closed)
+        self.cross = tool_button("close", self.tr("Close (Esc)"), self.closed, by_tab=True)
         contents = QWidget()
         contents.setObjectName("contents")
         self.body = vbox(parent=contents, margins=(14, 4, 14, 14), spacing=8)

@@ -13,6 +13,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.time_axis import local_day
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.widgets import Card, label, remove_widgets
+from torchyard_gui.widgets.buttons import push_button
 
 
 class WaitlistDrawer(Drawer):
@@ -24,9 +25,8 @@ class WaitlistDrawer(Drawer):
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Waitlist"), parent)
         self.summary = label(ink="2", wrap=True)
-        self.join = QPushButton(self.tr("Wait for GPUs …"))
-        self.join.setToolTip(self.tr("Say what you need: where nothing fits soon enough, you can wait for it"))
-        self.join.clicked.connect(self.join_wanted)
+        tip = self.tr("Say what you need: where nothing fits soon enough, you can wait for it")
+        self.join = push_button(self.tr("Wait for GPUs …"), self.join_wanted, tip=tip)
         self.cards: list[Card] = []
         self.leave_buttons: list[QPushButton] = []
         self.body.addWidget(self.summary)
@@ -68,9 +68,7 @@ class WaitlistDrawer(Drawer):
         who = self.tr("{person}, since {when}").format(person=labels.owner_name(one.owner, me), when=since)
         card.body.addWidget(label(who, role="small", ink="3", wrap=True))
         if one.owner == me or is_admin:
-            leave = QPushButton(self.tr("Leave the waitlist"))
-            leave.setProperty("quiet", True)
-            leave.clicked.connect(lambda checked=False, key=one.id: self.leave_wanted.emit(key))
+            leave = push_button(self.tr("Leave the waitlist"), lambda: self.leave_wanted.emit(one.id), "quiet")
             card.body.addWidget(leave)
             self.leave_buttons.append(leave)
         return card

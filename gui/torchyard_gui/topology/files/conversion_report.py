@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QDialog, QWidget
 
@@ -12,9 +11,6 @@ from torchyard_core.problems import Problem
 from torchyard_gui.topology.yaml_view import YamlView
 from torchyard_gui.widgets.advice import in_the_window
 from torchyard_gui.widgets.layouts import FLUSH, vbox
-
-if TYPE_CHECKING:
-    from torchyard_core.interop.remarks import Remark
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QListWidget,
     QPlainTextEdit,
-    QPushButton,
     QWidget,
 )
 
@@ -27,8 +26,9 @@ from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions, ask_to_replace
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.yaml_view import monospaced
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.dialogs import dialog_layout
 from torchyard_gui.widgets.form_row import FormRow
-from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink
 
 SIZE = (760, 640)
@@ -88,32 +88,17 @@ class ExportDialog(QDialog):
         self.image.textChanged.connect(self._show)
 
     def _lay_out(self) -> None:
-        self.save = QPushButton(self.tr("Export …"))
-        self.save.setProperty("primary", True)
+        self.save = push_button(self.tr("Export …"), self.ask_path, "primary")
         self.save.setDefault(True)
-        self.save.clicked.connect(self.ask_path)
-        self.copy = QPushButton(self.tr("Copy"))
-        self.copy.setToolTip(self.tr("Copy the document"))
+        self.copy = push_button(self.tr("Copy"), self._copy, tip=self.tr("Copy the document"))
         self.copy.setAutoDefault(False)
-        self.copy.clicked.connect(self._copy)
         buttons = QDialogButtonBox()
         buttons.addButton(self.copy, QDialogButtonBox.ButtonRole.ActionRole)
         buttons.addButton(self.save, QDialogButtonBox.ButtonRole.ActionRole)
         buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
         buttons.rejected.connect(self.reject)
-        vbox(
-            label(self.windowTitle(), role="title"),
-            *self.rows.values(),
-            (self.preview, 1),
-            self.message,
-            self.beside,
-            self.remarks,
-            4,
-            buttons,
-            parent=self,
-            margins=(20, 18, 20, 16),
-            spacing=8,
-        )
+        below = (self.message, self.beside, self.remarks, 4, buttons)
+        dialog_layout(self, *self.rows.values(), (self.preview, 1), *below, spacing=8)
 
     # Choices
 
@@ -171,11 +156,8 @@ class ExportDialog(QDialog):
 
     def _report(self, document: str) -> ConversionReport:
         done = self._exported
-        return (
-            ConversionReport(document, done.text, done.remarks)
-            if done is not None
-            else ConversionReport(document, "", ())
-        )
+        text, remarks = (done.text, done.remarks) if done is not None else ("", ())
+        return ConversionReport(document, text, remarks)
 
     def _copy(self) -> None:
         QGuiApplication.clipboard().setText(self._report("").text)

@@ -20,8 +20,7 @@ from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.problems_dock import ProblemsDock
-from torchyard_gui.widgets.dialogs import DialogButtons
-from torchyard_gui.widgets.layouts import vbox
+from torchyard_gui.widgets.dialogs import DialogButtons, dialog_layout
 from torchyard_gui.widgets.text_labels import label
 
 if TYPE_CHECKING:
@@ -110,7 +109,6 @@ class ImportExport(QObject):
 
     def _ask_format(self, path: Path) -> None:
         from torchyard_core.interop.format_registry import FORMATS, READ
-        from torchyard_gui.topology.files.import_export import FormatChoice
 
         box = FormatChoice(path.name, [(name, FORMATS[name].title) for name in READ], self._window)
         box.chosen.connect(lambda name: self.import_file(path, name))
@@ -248,14 +246,5 @@ class FormatChoice(QDialog):
         self.ok = buttons.agree
         self.ok.setDefault(True)
         sentence = self.tr("Its format cannot be detected. Choose one to see what it lacks.")
-        vbox(
-            label(self.windowTitle(), role="title", wrap=True),
-            label(sentence, wrap=True),
-            self.list,
-            6,
-            buttons,
-            parent=self,
-            margins=(20, 18, 20, 16),
-            spacing=10,
-        )
+        dialog_layout(self, label(sentence, wrap=True), self.list, 6, buttons, wrap_title=True)
         self.accepted.connect(lambda: self.chosen.emit(self.list.currentItem().data(Qt.ItemDataRole.UserRole)))
