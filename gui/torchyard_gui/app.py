@@ -89,8 +89,7 @@ def _spare_sources() -> None:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="torchyard-gui",
-        description="Draw a training cluster, launch it on your own GPU hosts, and watch it live.",
+        prog="torchyard-gui", description="Draw a training cluster, launch it on your own GPU hosts, and watch it live."
     )
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a topology file to open")
     parser.add_argument("--home", type=Path, help="folder of your own files (default: $TORCHYARD_HOME)")

@@ -161,10 +161,7 @@ class LogFeed(QObject):
         link.submit("logs.read", params).add_done_callback(answered)
 
     def _answered(
-        self,
-        future: Future[dict[str, Any]],
-        took: Callable[[tuple[bytes, int, bool]], None],
-        lost: Callable[[], None],
+        self, future: Future[dict[str, Any]], took: Callable[[tuple[bytes, int, bool]], None], lost: Callable[[], None]
     ) -> None:
         if self._closed:
             return

@@ -38,11 +38,7 @@ class RunBar(QFrame):
         self.state = ElidedLabel()
         self.state.setProperty("ink", "2")
         self.views = Segmented(
-            [
-                ("canvas", self.tr("Hosts")),
-                ("table", self.tr("Replicas")),
-                ("plots", self.tr("Plots")),
-            ]
+            [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._stop, self._restart, self._booking = stop, restart, booking
         self._buttons = {action: _button(action) for action in (booking, copy, fetch, restart, stop)}

@@ -40,21 +40,11 @@ class EditActions(QObject):
         self.cut = make(self.tr("Cu&t"), self._cut, keys.Cut, "cut")
         self.copy = make(self.tr("&Copy"), self._copy, keys.Copy, "copy")
         self.paste = make(self.tr("&Paste"), self._paste, keys.Paste, "paste")
-        self.duplicate = make(
-            self.tr("D&uplicate"),
-            lambda: self._do(self._editor.duplicate()),
-            "Ctrl+D",
-            "duplicate",
-            self.tr("More of what is selected"),
-        )
+        tip = self.tr("More of what is selected")
+        self.duplicate = make(self.tr("D&uplicate"), self._duplicate, "Ctrl+D", "duplicate", tip)
         self.delete = make(self.tr("&Delete"), self._delete, keys.Delete, "trash", self.tr("Delete what is selected"))
-        self.unpin = make(
-            self.tr("U&npin"),
-            lambda: self._do(self._editor.unpin(self._editor.selection)),
-            "Ctrl+U",
-            "pin",
-            self.tr("Leave it to the planner where the selected replicas go"),
-        )
+        tip = self.tr("Leave it to the planner where the selected replicas go")
+        self.unpin = make(self.tr("U&npin"), self._unpin, "Ctrl+U", "pin", tip)
         self.select_all = make(self.tr("Select &all"), self._editor.select_all, keys.SelectAll)
         self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
         self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
@@ -102,9 +92,8 @@ class EditActions(QObject):
 
     def _adds_preset(self, preset: Preset) -> QAction:
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset))
-        made = action(
-            self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)), None, "", preset_sentence(preset)
-        )
+        made = action(self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)))
+        made.setToolTip(preset_sentence(preset))
         made.setProperty(SUBMENU, self.tr("Presets"))
         return made
 
@@ -122,5 +111,11 @@ class EditActions(QObject):
     def _paste(self) -> None:
         self._do(self._editor.paste(QGuiApplication.clipboard().text()))
 
+    def _duplicate(self) -> None:
+        self._do(self._editor.duplicate())
+
     def _delete(self) -> None:
         self._do(self._editor.remove(self._editor.selection))
+
+    def _unpin(self) -> None:
+        self._do(self._editor.unpin(self._editor.selection))

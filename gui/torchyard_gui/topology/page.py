@@ -191,6 +191,7 @@ class TopologyPage(QWidget):
         self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
+        fields = self.tr("Go to the fields; shuts them again where they lie over the page")
         self._view_actions = [
             view(self.tr("Zoom in"), self.view.zoom_in, "Ctrl++", "zoom-in"),
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
@@ -199,13 +200,7 @@ class TopologyPage(QWidget):
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
-            view(
-                self.tr("Fields of what is selected"),
-                self.fields.toggle,
-                "Ctrl+I",
-                "edit",
-                self.tr("Go to the fields; shuts them again where they lie over the page"),
-            ),
+            view(self.tr("Fields of what is selected"), self.fields.toggle, "Ctrl+I", "edit", fields),
         ]
         found = self.tr("Select replicas by letters of their name, pool or host; is:pinned and is:invalid")
         self._view_actions.append(

@@ -50,11 +50,7 @@ class ElidedLabel(QLabel):
     """A single line, elided if it does not fit; the tool tip shows all of it."""
 
     def __init__(
-        self,
-        text: str = "",
-        parent: QWidget | None = None,
-        *,
-        mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight,
+        self, text: str = "", parent: QWidget | None = None, *, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight
     ) -> None:
         super().__init__(text, parent)
         self.setTextFormat(Qt.TextFormat.PlainText)

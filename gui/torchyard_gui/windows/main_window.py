@@ -94,10 +94,7 @@ class MainWindow(QMainWindow):
         from torchyard_gui.widgets.command_palette import CommandPalette
 
         return CommandPalette(
-            self.all_actions,
-            self._middle,
-            run=self.run_action,
-            first=lambda: self.page_actions(self._current),
+            self.all_actions, self._middle, run=self.run_action, first=lambda: self.page_actions(self._current)
         )
 
     # -- pages

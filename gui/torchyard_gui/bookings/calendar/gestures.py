@@ -132,12 +132,7 @@ class DrawBooking(_Drag):
     cursor = Qt.CursorShape.CrossCursor
 
     def __init__(
-        self,
-        target: GestureTarget,
-        position: QPoint,
-        book: Book,
-        refused: Refused,
-        clicked: Callable[[QPoint], None],
+        self, target: GestureTarget, position: QPoint, book: Book, refused: Refused, clicked: Callable[[QPoint], None]
     ):
         super().__init__(target, position, refused)
         self._book = book

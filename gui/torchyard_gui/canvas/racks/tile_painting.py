@@ -144,9 +144,6 @@ def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
     width = (rack.layout.width - 2 * pad + gap) / across
     height = max((rack.layout.height - top - pad + gap) / rows, gap)
     return [
-        (
-            name,
-            Box(pad + at % across * width, top + at // across * height, max(width - gap, 0), max(height - gap, 0)),
-        )
+        (name, Box(pad + at % across * width, top + at // across * height, max(width - gap, 0), max(height - gap, 0)))
         for at, name in enumerate(names)
     ]

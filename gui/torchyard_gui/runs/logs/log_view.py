@@ -137,12 +137,7 @@ class LogView(QAbstractScrollArea):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         page = max(1, self._rows() - 1)
-        steps = {
-            Qt.Key.Key_Up: -1,
-            Qt.Key.Key_Down: 1,
-            Qt.Key.Key_PageUp: -page,
-            Qt.Key.Key_PageDown: page,
-        }
+        steps = {Qt.Key.Key_Up: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_PageUp: -page, Qt.Key.Key_PageDown: page}
         key = Qt.Key(event.key())
         if event.matches(QKeySequence.StandardKey.Copy):
             self.copy()

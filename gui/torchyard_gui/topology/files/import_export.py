@@ -52,20 +52,10 @@ class ImportExport(QObject):
         self._shown: DocumentWindow | None = None
         self._last_format = ""
         make = partial(action, self, "file")
-        self.import_action = make(
-            self.tr("&Import …"),
-            self.ask_import,
-            "Ctrl+Shift+I",
-            "download",
-            self.tr("Read a document of CloudML, Vertex AI, TensorFlow or SINGA as a new topology"),
-        )
-        self.export_action = make(
-            self.tr("&Export …"),
-            self.ask_export,
-            "Ctrl+Shift+E",
-            "upload",
-            self.tr("Write this topology for CloudML, Vertex AI, TensorFlow, SINGA, TorchX, Kubernetes or Slurm"),
-        )
+        tip = self.tr("Read a document of CloudML, Vertex AI, TensorFlow or SINGA as a new topology")
+        self.import_action = make(self.tr("&Import …"), self.ask_import, "Ctrl+Shift+I", "download", tip)
+        tip = self.tr("Write this topology for CloudML, Vertex AI, TensorFlow, SINGA, TorchX, Kubernetes or Slurm")
+        self.export_action = make(self.tr("&Export …"), self.ask_export, "Ctrl+Shift+E", "upload", tip)
         files.opened.connect(self._opened)
         problems.remark_chosen.connect(self.show_remark)
         editor.changed.connect(self._follow)
