@@ -79,8 +79,7 @@ def _spare_sources() -> None:
     """Disables PySide6's scan of module sources.
 
     PySide6 reads each imported module's source to find uses of its features (`from __feature__ import snake_case`).
-    There are
-    none here, and the scan costs 30 ms before the first paint.
+    There are none here, and the scan costs 30 ms before the first paint.
     """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:

@@ -167,8 +167,7 @@ class BookingsModel(QObject):
 
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` shows a calendar: only then a connection stays open and changes by others arrive
-        at
-        once."""
+        at once."""
         was = bool(self._watched_by)
         with self._lock:
             (self._watched_by.add if on else self._watched_by.discard)(by)
@@ -324,8 +323,7 @@ class BookingsModel(QObject):
         owner: QObject | None = None,
     ) -> Job:
         """Runs a change of the store on a thread, then reloads. If the database is unreachable, `failed` is called and
-        nothing
-        was changed."""
+        nothing was changed."""
 
         def did(result: Result) -> None:
             self.reload()

@@ -72,8 +72,7 @@ class HostAvailability(QObject):
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
         """Sets what others have booked, by slot with a description. `is_later`: the planned time begins later, so that
-        current
-        users do not matter."""
+        current users do not matter."""
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
             self._made.clear()

@@ -265,8 +265,7 @@ class RunState:
         """Returns the latest `step`, `throughput` (all trainers), `loss` (the chief's) or `gpu` (median).
 
         Returns None for a sum of which a part is unknown. For an ended run, the last reports count: replicas end one
-        after the
-        other, and the sum of the remaining ones would be meaningless.
+        after the other, and the sum of the remaining ones would be meaningless.
         """
         if self.is_over:
             return add_up(list(self.tracks.values()))[name]

@@ -39,8 +39,7 @@ class Plots(QWidget):
     """Up to four plots over one time axis: the wheel, + and - zoom, drags and arrows move, 0 shows all.
 
     Ranges are set in steps, and points are downsampled to the visible resolution; pyqtgraph's own means cost twice as
-    much
-    for 16 curves of an hour.
+    much for 16 curves of an hour.
     """
 
     def __init__(self, parent: QWidget | None = None):

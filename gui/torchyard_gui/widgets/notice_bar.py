@@ -22,8 +22,7 @@ Kind = Literal["info", "warn", "fail"]
 
 class NoticeBar(QFrame):
     """Hidden until `show_notice`. `action_triggered` carries the number of the pressed button. Each notice is announced
-    once,
-    when it is visible."""
+    once, when it is visible."""
 
     action_triggered = Signal(int)
     closed = Signal()

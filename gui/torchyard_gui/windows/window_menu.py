@@ -26,8 +26,7 @@ Actions = Callable[[], Iterable[QAction]]
 
 class WindowMenu(QMenu):
     """A popup with five submenus. It is not attached to the window, because that would keep the shortcuts of hidden
-    pages
-    active."""
+    pages active."""
 
     def __init__(self, page_actions: Actions, window_actions: Actions, parent: QWidget) -> None:
         super().__init__(parent)

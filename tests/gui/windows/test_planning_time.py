@@ -1,6 +1,5 @@
 """The planned time of the Topology page, and links between runs and bookings: the whole window with a SQLite store and
-a
-stopped clock, without contacting hosts.
+a stopped clock, without contacting hosts.
 """
 
 from __future__ import annotations
