@@ -54,23 +54,12 @@ class TopBar(QFrame):
         self.filter_button.setMenu(self.filter_menu)
         self.filter_menu.triggered.connect(self._chosen)
         self.more = _more(acts)
-        across = hbox(
-            (self.title, 3),
-            self._steps(acts),
-            self.views,
-            self.filter_button,
-            (self.search_field, 1),
-            self.free,
-            (None, 1),
-            parent=self,
-            margins=(16, 0, 12, 0),
-            spacing=8,
-        )
         self.find_button = _button(acts.find, "search", "text")
         self.book_button = _button(acts.book, "plus", "on_accent")
         self.book_button.setProperty("primary", True)
-        for widget in (self.find_button, self.book_button, self.more):
-            across.addWidget(widget)
+        left = (self.title, 3), self._steps(acts), self.views, self.filter_button, (self.search_field, 1), self.free
+        right = (None, 1), self.find_button, self.book_button, self.more
+        hbox(*left, *right, parent=self, margins=(16, 0, 12, 0), spacing=8)
         self.search_field.textChanged.connect(self._search)
 
     def set_narrow(self, narrow: bool) -> None:

@@ -180,32 +180,18 @@ class HostDetails(QFrame):
     def _lay_out(self) -> None:
         body = QWidget()
         body.setObjectName("contents")
-        rows = vbox(parent=body, margins=(16, 16, 16, 16), spacing=8)
         heading = hbox(self._mark, (self.title, 1), spacing=8)
-        rows.addLayout(heading)
-        rows.addWidget(self.state)
         self._across = QGridLayout()
         self._across.setSpacing(8)
         self._across.setColumnStretch(0, 1)
         self._across.setColumnStretch(1, 1)
         for button in self.buttons.values():
             button.setParent(body)
-        rows.addLayout(self._across)
         self._rest = QWidget()
-        vbox(
-            self.remark,
-            self.problems,
-            self._gpu_heading,
-            self.gpus,
-            self._beside_heading,
-            self._beside,
-            *self._tables,
-            parent=self._rest,
-            margins=(0, 8, 0, 0),
-            spacing=8,
-        )
-        rows.addWidget(self._rest)
-        rows.addStretch()
+        parts = self.remark, self.problems, self._gpu_heading, self.gpus, self._beside_heading, self._beside
+        vbox(*parts, *self._tables, parent=self._rest, margins=(0, 8, 0, 0), spacing=8)
+        rows = heading, self.state, self._across, self._rest, None
+        vbox(*rows, parent=body, margins=(16, 16, 16, 16), spacing=8)
         vbox(scroll_area(body), parent=self, margins=FLUSH)
 
     def sizeHint(self) -> QSize:

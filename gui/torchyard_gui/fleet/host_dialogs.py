@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QLineEdit,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -206,31 +205,18 @@ class AddHostDialog(QDialog):
         self.add_button, self.cancel_button = buttons.agree, buttons.cancel
         self._body = body = QWidget()
         body.setObjectName("contents")
-        self._body_rows = rows = QVBoxLayout(body)
-        rows.setContentsMargins(20, 0, 20, 4)
-        rows.setSpacing(10)
-        keys = list(self.rows)
-        for key in keys[:6]:
-            rows.addWidget(self.rows[key])
         beside = hbox(self.local, margins=(NAME_WIDTH, 0, 0, 0))
-        rows.addLayout(beside)
-        rows.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        rows = list(self.rows.values())
         self._rest = QWidget()
-        rest = vbox(parent=self._rest, margins=FLUSH, spacing=10)
-        for key in keys[6:]:
-            rest.addWidget(self.rows[key])
+        vbox(*rows[6:], parent=self._rest, margins=FLUSH, spacing=10)
         self._rest.hide()
-        rows.addWidget(self._rest)
-        rows.addStretch()
+        parts = *rows[:6], beside, hbox(self.more, None), self._rest, None
+        self._body_rows = vbox(*parts, parent=body, margins=(20, 0, 20, 4), spacing=10)
         self._scroll = scroll_area(body)
-        layout = vbox(parent=self, margins=(0, 18, 0, 16), spacing=12)
         title = label(self.tr("Add a host"), role="title")
         title.setContentsMargins(20, 0, 20, 0)
-        layout.addWidget(title)
-        layout.addWidget(self.notice)
-        layout.addWidget(self._scroll, 1)
         foot = hbox(buttons, margins=(20, 0, 20, 0))
-        layout.addLayout(foot)
+        vbox(title, self.notice, (self._scroll, 1), foot, parent=self, margins=(0, 18, 0, 16), spacing=12)
         self.add_button.setDefault(True)  # only inside its dialog: earlier, Qt would reset it
 
     def done(self, result: int) -> None:

@@ -355,24 +355,18 @@ class FleetPage(QWidget):
     def _make_bar(self) -> QFrame:
         bar = QFrame()
         bar.setProperty("bar", True)
-        across = hbox(
-            label(self.title, role="title"), self.summary, None, parent=bar, margins=(16, 0, 16, 0), spacing=12
-        )
         self.search_field.setFixedWidth(220)
-        across.addWidget(self.search_field)
-        for button in self._buttons:
-            across.addWidget(button)
+        parts = label(self.title, role="title"), self.summary, None, self.search_field
+        hbox(*parts, *self._buttons, parent=bar, margins=(16, 0, 16, 0), spacing=12)
         return bar
 
     def _lay_out(self) -> None:
         middle = _Background()
-        rows = vbox(self.notice, parent=middle, margins=FLUSH, spacing=0)
         bodies = QWidget()
         self._bodies = QStackedLayout(bodies)
         for body in (self.list, self.empty, self.nothing_found, self.unreadable):
             self._bodies.addWidget(body)
-        rows.addSpacing(MARGIN - 8)
-        rows.addWidget(bodies, 1)
+        vbox(self.notice, MARGIN - 8, (bodies, 1), parent=middle, margins=FLUSH, spacing=0)
         hbox((middle, 1), self.details, parent=self, margins=FLUSH, spacing=0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QApplication, QFileDialog, QSplitter, QStackedWidget, QWidget
+from PySide6.QtWidgets import QApplication, QFileDialog, QStackedWidget, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
@@ -27,7 +27,7 @@ from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.empty_state import EmptyListMessage
-from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
+from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000
@@ -65,10 +65,8 @@ class RunsPage(QWidget):
         self.search.textChanged.connect(self._nothing.look)
         left = QWidget()
         left.setMinimumWidth(180)
-        left_box = vbox(parent=left, margins=(0, 12, 0, 8), spacing=8)
         search_box = hbox(self.search, margins=(12, 0, 12, 0))
-        left_box.addLayout(search_box)
-        left_box.addWidget(self.list, 1)
+        vbox(search_box, (self.list, 1), parent=left, margins=(0, 12, 0, 8), spacing=8)
         self._left = left
 
         acts = self.actions_
@@ -85,12 +83,7 @@ class RunsPage(QWidget):
             topology,
             icon_name="runs",
         )
-        self.across = QSplitter(Qt.Orientation.Horizontal)
-        self.across.addWidget(left)
-        self.across.addWidget(self.run_view)
-        self.across.setChildrenCollapsible(False)
-        self.across.setStretchFactor(1, 1)
-        self.across.setSizes([216, 1000])
+        self.across = splitter(Qt.Orientation.Horizontal, left, self.run_view, grows=1, sizes=[216, 1000])
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
         self._pages.addWidget(self.across)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QSplitter, QStackedWidget, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import RunChanges
@@ -24,7 +24,7 @@ from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
 from torchyard_gui.widgets.empty_state import EmptyListMessage
-from torchyard_gui.widgets.layouts import FLUSH, vbox
+from torchyard_gui.widgets.layouts import FLUSH, splitter, vbox
 
 VIEWS = ("canvas", "table", "plots")
 LOG_HEIGHT = 220
@@ -32,8 +32,6 @@ LOG_HEIGHT = 220
 
 class RunView(QWidget):
     """Shows a RunFeed. All views share the selection."""
-
-    trouble = Signal(str)
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -56,24 +54,14 @@ class RunView(QWidget):
         self.log = LogDock(model)
 
         below = QWidget()
-        table_box = vbox(parent=below, margins=FLUSH, spacing=0)
         self._find_row = _padded(self.search)
-        table_box.addWidget(self._find_row)
-        table_box.addWidget(self.table, 1)
+        vbox(self._find_row, (self.table, 1), parent=below, margins=FLUSH, spacing=0)
         self.stack = QStackedWidget()
         for widget in (self.canvas, below, self.plots):
             self.stack.addWidget(widget)
-        self.upright = QSplitter(Qt.Orientation.Vertical)
-        self.upright.addWidget(self.stack)
-        self.upright.addWidget(self.log)
-        self.upright.setChildrenCollapsible(False)
-        self.upright.setStretchFactor(0, 1)
-        self.across = QSplitter(Qt.Orientation.Horizontal)
-        self.across.addWidget(self.upright)
-        self.across.addWidget(self.side)
-        self.across.setChildrenCollapsible(False)
-        self.across.setStretchFactor(0, 1)
-        self.across.setSizes([800, theme().metrics.inspector])
+        self.upright = splitter(Qt.Orientation.Vertical, self.stack, self.log, grows=0)
+        sizes = [800, theme().metrics.inspector]
+        self.across = splitter(Qt.Orientation.Horizontal, self.upright, self.side, grows=0, sizes=sizes)
         vbox(self.notice, self.work, (self.across, 1), parent=self, margins=FLUSH, spacing=0)
 
         self.scene.selection_changed.connect(self.choose)
@@ -82,7 +70,7 @@ class RunView(QWidget):
         self.table.opened.connect(self.log.show_replica)
         self.side.opened.connect(self.log.show_replica)
         self.log.opened_changed.connect(self._log_opened)
-        self.notice.action_triggered.connect(self._notice_pressed)
+        self.notice.action_triggered.connect(lambda number: self._on_notice())
         self._log_opened(False)
         self._on_notice: Callable[[], None] = lambda: None
 
@@ -140,9 +128,6 @@ class RunView(QWidget):
         super().showEvent(event)
         if self._is_old:
             self._refresh()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
 
     def _take(self, changes: RunChanges) -> None:
         if changes.shown:
@@ -257,9 +242,6 @@ class RunView(QWidget):
         name = failed[0].name
         self._on_notice = lambda: self.log.show_replica(name)
         self.notice.show_notice(kind, text, self.tr("Show its log"), closable=False, is_known=is_known)
-
-    def _notice_pressed(self, number: int) -> None:
-        self._on_notice()
 
     def _log_opened(self, on: bool) -> None:
         head = theme().metrics.problems + 8

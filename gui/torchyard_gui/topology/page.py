@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QMenu, QSplitter, QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
 from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
 from torchyard_core.topology.file import topology_from_text
-from torchyard_core.topology.model import Role, StrategyKind
+from torchyard_core.topology.model import Role
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
@@ -34,7 +34,7 @@ from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
 from torchyard_gui.topology.top_bar import TopBar
 from torchyard_gui.topology.validation import Validation
 from torchyard_gui.topology.yaml_view import YamlPane
-from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
+from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.toast import Toast
 
@@ -175,13 +175,9 @@ class TopologyPage(QWidget):
         return made
 
     def _lay_out(self) -> None:
-        self.split = QSplitter(Qt.Orientation.Horizontal)
+        sizes = [YAML_WIDTH * 2, YAML_WIDTH]
+        self.split = splitter(Qt.Orientation.Horizontal, self.view, self.yaml, grows=0, sizes=sizes)
         self.split.setObjectName("topology-canvas-yaml")
-        self.split.setChildrenCollapsible(False)
-        self.split.addWidget(self.view)
-        self.split.addWidget(self.yaml)
-        self.split.setStretchFactor(0, 1)
-        self.split.setSizes([YAML_WIDTH * 2, YAML_WIDTH])
         self.yaml.hide()
         middle = vbox(self.notice_bar, (self.split, 1), self.problems, spacing=0)
         hbox(self.palette_, (middle, 1), self.inspector, parent=self, margins=FLUSH, spacing=0)
@@ -236,7 +232,8 @@ class TopologyPage(QWidget):
         self.palette_.preset_chosen.connect(lambda key: self._do(self.editor.add_preset(key)))
         self.palette_.machine_chosen.connect(lambda name: self._do(self.editor.set_machine(name)))
         self.problems.jump.connect(self.jump_to)
-        self.bar.strategy_chosen.connect(self._strategy_chosen)
+        set_kind = partial(self.editor.set_strategy, "kind", label=self.tr("strategy"))
+        self.bar.strategy_chosen.connect(lambda kind: self._do(set_kind(kind.value)))
         self.autosave.failed.connect(self.say)
 
     # Updates
@@ -346,9 +343,6 @@ class TopologyPage(QWidget):
         rect = self.scene.rect_of_rack(host)
         if not rect.isNull():
             self.view.ensureVisible(rect)
-
-    def _strategy_chosen(self, kind: StrategyKind) -> None:
-        self._do(self.editor.set_strategy("kind", kind.value, self.tr("strategy")))
 
     def _context(self, place: QPoint) -> None:
         menu = QMenu(self)

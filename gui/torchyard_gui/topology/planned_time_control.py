@@ -99,26 +99,21 @@ class PlannedTimePopup(Popup):
         self.lasts = QLineEdit()
         self.start_row = FormRow(self.tr("From"), self.start, " ", name_width=56)
         self.lasts_row = FormRow(self.tr("For"), self.lasts, name_width=56)
-        self.lengths = [QPushButton(length.replace("h", " h")) for length in LENGTHS]
-        lengths = hbox(margins=(56, 0, 0, 0), spacing=4)
-        for length, button in zip(LENGTHS, self.lengths, strict=True):
+        self.lengths = [
+            push_button(length.replace("h", " h"), lambda _, length=length: self.lasts.setText(length), "quiet")
+            for length in LENGTHS
+        ]
+        for button in self.lengths:
             button.setAccessibleName(self.tr("For {length}").format(length=button.text()))
-            button.clicked.connect(lambda checked=False, length=length: self.lasts.setText(length))
-            button.setProperty("quiet", True)
-            lengths.addWidget(button)
-        lengths.addStretch()
+        lengths = hbox(*self.lengths, None, margins=(56, 0, 0, 0), spacing=4)
         self.ok = push_button(self.tr("Plan for it"), self.agree, "primary")
         now, tip = self.tr("Now, {length}").format(length="8 h"), self.tr("The usual: now, for eight hours")
         self.usual = push_button(now, lambda: self._choose(PlannedTime()), tip=tip)
         foot = hbox(self.usual, None, self.ok, spacing=8)
-        rows = vbox(label(self.tr("When"), role="title"), parent=self, margins=(14, 12, 14, 12), spacing=8)
         hint = self.tr("GPUs that others have booked for some of this time are not free.")
-        rows.addWidget(label(hint, role="small", ink="2", wrap=True))
-        rows.addWidget(self.start_row)
-        rows.addWidget(self.lasts_row)
-        rows.addLayout(lengths)
-        rows.addSpacing(2)
-        rows.addLayout(foot)
+        head = label(self.tr("When"), role="title"), label(hint, role="small", ink="2", wrap=True)
+        fields = self.start_row, self.lasts_row, lengths
+        vbox(*head, *fields, 2, foot, parent=self, margins=(14, 12, 14, 12), spacing=8)
 
     def ask(self, place: QPoint) -> None:
         """Opens at a screen position."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QMenu, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QMenu, QSplitter, QVBoxLayout, QWidget
 
 Part = QWidget | QLayout | int | None
 """What a box holds: a widget, a layout, an empty space of so many pixels, or None for space that stretches."""
@@ -34,6 +34,12 @@ def _filled(box: Box, parts: Iterable[Part | tuple[Part, int]], margins: Margins
     if margins is not None:
         box.setContentsMargins(*margins)
     box.setSpacing(spacing)
+    fill(box, *parts)
+    return box
+
+
+def fill(box: QBoxLayout, *parts: Part | tuple[Part, int]) -> None:
+    """Adds parts at the end of a box; see `vbox`."""
     for item in parts:
         part, stretch = item if isinstance(item, tuple) else (item, 0)
         if isinstance(part, QWidget):
@@ -44,7 +50,18 @@ def _filled(box: Box, parts: Iterable[Part | tuple[Part, int]], margins: Margins
             box.addStretch(stretch)
         else:
             box.addSpacing(part)
-    return box
+
+
+def splitter(direction: Qt.Orientation, *parts: QWidget, grows: int, sizes: list[int] | None = None) -> QSplitter:
+    """Returns a splitter whose parts cannot be closed; the part of number `grows` takes additional space."""
+    made = QSplitter(direction)
+    for part in parts:
+        made.addWidget(part)
+    made.setChildrenCollapsible(False)
+    made.setStretchFactor(grows, 1)
+    if sizes is not None:
+        made.setSizes(sizes)
+    return made
 
 
 def remove_widgets(layout: QLayout, widgets: Iterable[QWidget]) -> None:

@@ -20,19 +20,12 @@ def show_about(parent: QWidget) -> QDialog:
     picture.setPixmap(pixmap("torchyard", 48, "accent", parent.devicePixelRatioF()))
     close = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
     close.rejected.connect(box.close)
-    layout = vbox(
-        picture,
-        label(_tr("Torchyard {version}").format(version=__version__), role="title"),
-        parent=box,
-        margins=(24, 20, 24, 16),
-        spacing=8,
-    )
+    title = label(_tr("Torchyard {version}").format(version=__version__), role="title")
     sentence = _tr("Draw a training cluster, press Launch, and it runs on your own GPU hosts over plain SSH.")
     words = label(sentence, ink="2", wrap=True)
     words.setMinimumWidth(360)
-    layout.addWidget(words)
-    layout.addWidget(label(_tr("Apache License 2.0"), role="small", ink="3"))
-    layout.addWidget(close)
+    license_ = label(_tr("Apache License 2.0"), role="small", ink="3")
+    vbox(picture, title, words, license_, close, parent=box, margins=(24, 20, 24, 16), spacing=8)
     box.open()
     return box
 

@@ -79,7 +79,7 @@ class MainWindow(QMainWindow):
         self.actions_.palette_wanted.connect(lambda: self.palette_.open())
         self.actions_.menu_wanted.connect(self.open_menu)
         self.actions_.mode_changed.connect(self._keep_mode)
-        self.rail.chosen.connect(self._show_number)
+        self.rail.chosen.connect(lambda number: self.show_page(self.keys[number]))
         self.rail.menu_wanted.connect(self.menu.popup_at)
         theme().changed.connect(refresh_icons)
         self.setAcceptDrops(True)
@@ -249,20 +249,14 @@ class MainWindow(QMainWindow):
 
     # -- helpers
 
-    def _show_number(self, number: int) -> None:
-        self.show_page(self.keys[number])
-
     def _keep_mode(self, mode: Mode) -> None:
         self.settings.mode = mode
 
     def _lay_out(self) -> None:
         self._middle = QWidget()
-        rows = vbox(parent=self._middle, margins=FLUSH, spacing=0)
-        columns = hbox(self.rail, spacing=0)
         self._above = vbox((self.stack, 1), spacing=0)
-        columns.addLayout(self._above, 1)
-        rows.addLayout(columns, 1)
-        rows.addWidget(self.status_line)
+        columns = hbox(self.rail, (self._above, 1), spacing=0)
+        vbox((columns, 1), self.status_line, parent=self._middle, margins=FLUSH, spacing=0)
         self.setCentralWidget(self._middle)
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)
 

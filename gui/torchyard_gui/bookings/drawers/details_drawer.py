@@ -14,6 +14,7 @@ from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.widgets import label
 from torchyard_gui.widgets.buttons import action_button
+from torchyard_gui.widgets.layouts import fill
 
 
 class DetailsDrawer(Drawer):
@@ -33,18 +34,10 @@ class DetailsDrawer(Drawer):
         self.purpose = label(wrap=True)
         self.history = label(role="small", ink="2", wrap=True)
         self.history.setVisible(False)
-        for line in (self.when, self.gpus, self.who, self.state, self.note, self.run, self.purpose):
-            self.body.addWidget(line)
-            if line is self.run:
-                self.body.addWidget(self.show_run)
-        self.body.addSpacing(8)
         self.buttons = [action_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
         self.series = action_button(acts.cancel_series)
-        for button in (*self.buttons, self.series):
-            self.body.addWidget(button)
-        self.body.addSpacing(8)
-        self.body.addWidget(self.history)
-        self.body.addStretch()
+        lines = (self.when, self.gpus, self.who, self.state, self.note, self.run, self.show_run, self.purpose)
+        fill(self.body, *lines, 8, *self.buttons, self.series, 8, self.history, None)
 
     def show_booking(
         self,

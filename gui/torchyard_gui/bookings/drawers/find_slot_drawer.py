@@ -21,7 +21,7 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, Divider, FormRow, label, remove_widgets
 from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.input_fields import NumberField
-from torchyard_gui.widgets.layouts import hbox
+from torchyard_gui.widgets.layouts import fill, hbox
 from torchyard_gui.widgets.screen_reader import announce
 
 SOON_MS = 250
@@ -57,7 +57,8 @@ class FindSlotDrawer(Drawer):
         self.title_.setPlaceholderText(self.tr("What it is for"))
         self.length_row = FormRow(self.tr("For"), self.length, name_width=NAMES)
         self.from_row = FormRow(self.tr("From"), self.from_, name_width=NAMES)
-        for row in (
+        fill(
+            self.body,
             FormRow(self.tr("GPUs"), self.count, name_width=NAMES),
             FormRow(self.tr("Memory, at least"), self.memory, name_width=NAMES),
             FormRow(self.tr("Model"), self.model, name_width=NAMES),
@@ -65,17 +66,14 @@ class FindSlotDrawer(Drawer):
             self.from_row,
             FormRow(self.tr("On"), self.on, name_width=NAMES),
             FormRow(self.tr("Title"), self.title_, name_width=NAMES),
-        ):
-            self.body.addWidget(row)
-        self.body.addWidget(Divider())
+            Divider(),
+        )
         self.cards: list[FitCard] = []
         self.summary = label(role="small", ink="2", wrap=True)
         tip = self.tr("Join the waitlist: freed GPUs are booked for you, in order")
         self.wait = push_button(self.tr("Tell me if one frees earlier"), self._wait, "quiet", tip)
         self._cards_at = self.body.count()
-        self.body.addWidget(self.summary)
-        self.body.addWidget(self.wait)
-        self.body.addStretch()
+        fill(self.body, self.summary, self.wait, None)
         self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
         self._soon.timeout.connect(self.search)
         self._is_stale = True

@@ -14,6 +14,7 @@ from torchyard_gui.bookings.calendar.time_axis import local_day
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.widgets import Card, label, remove_widgets
 from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.layouts import fill
 
 
 class WaitlistDrawer(Drawer):
@@ -29,9 +30,7 @@ class WaitlistDrawer(Drawer):
         self.join = push_button(self.tr("Wait for GPUs …"), self.join_wanted, tip=tip)
         self.cards: list[Card] = []
         self.leave_buttons: list[QPushButton] = []
-        self.body.addWidget(self.summary)
-        self.body.addWidget(self.join)
-        self.body.addStretch()
+        fill(self.body, self.summary, self.join, None)
         self.show_waiting((), "", False, "UTC", None)
 
     def show_waiting(
@@ -54,8 +53,7 @@ class WaitlistDrawer(Drawer):
         card = Card()
         card.body.setSpacing(3)
         wish = one.wish
-        gpus = labels.slots_count(wish.gpus) if wish.gpus else labels.slots_count(["GPU"] * wish.count)
-        what = [gpus]
+        what = [labels.slots_count(wish.gpus or ["GPU"] * wish.count)]
         if wish.min_memory_gb:
             what.append(f"≥ {wish.min_memory_gb:g} GB")
         if wish.model:
