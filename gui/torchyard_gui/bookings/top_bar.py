@@ -8,8 +8,8 @@ from PySide6.QtCore import QCoreApplication, QSize, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
-from torchyard_core.booking.model import Booking, Slot
-from torchyard_gui.bookings.calendar.lanes import short_model
+from torchyard_core.booking.model import Booking
+from torchyard_gui.bookings.calendar.lanes import gpu_models
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import CalendarState
@@ -83,7 +83,7 @@ class TopBar(QFrame):
         """Fills the filter menu."""
         clear_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
-        self._offer(self.tr("GPU models"), "models", _models(seen.slots))
+        self._offer(self.tr("GPU models"), "models", gpu_models(seen.slots))
         self._offer(self.tr("People"), "persons", _persons(seen.bookings, seen.person))
         self.filter_menu.addSeparator()
         everything = self.filter_menu.addAction(self.tr("Show all"))
@@ -157,10 +157,6 @@ def _button(action: QAction, icon_name: str, color: str) -> QPushButton:
     button = action_button(action, action.iconText())
     button.setIcon(icon(icon_name, color))
     return button
-
-
-def _models(slots: Sequence[Slot]) -> list[str]:
-    return sorted({short_model(slot) for slot in slots if not slot.is_cpu})
 
 
 def _persons(bookings: Sequence[Booking], me: str) -> list[str]:
