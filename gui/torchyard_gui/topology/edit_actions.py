@@ -10,10 +10,9 @@ from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
 
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.strategies.presets import Preset, all_presets
-from torchyard_gui.topology.action_factory import action, dress
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.labels import preset_sentence, preset_title, role_name, role_sentence
-from torchyard_gui.widgets.page_actions import SUBMENU
+from torchyard_gui.widgets.page_actions import SUBMENU, action, describe
 
 
 class EditActions(QObject):
@@ -28,9 +27,9 @@ class EditActions(QObject):
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
         self.undo = editor.stack.createUndoAction(self, self.tr("Undo"))
-        dress(self.undo, "edit", keys.Undo, "undo", self.tr("Undo"))
+        describe(self.undo, "edit", keys.Undo, "undo", self.tr("Undo"))
         self.redo = editor.stack.createRedoAction(self, self.tr("Redo"))
-        dress(self.redo, "edit", keys.Redo, "redo", self.tr("Redo"))
+        describe(self.redo, "edit", keys.Redo, "redo", self.tr("Redo"))
         for one in (self.undo, self.redo):
             one.setToolTip("")  # Qt then shows the text, which names the edit.
         # The platform's key and the common one, without duplicates, which Qt treats as ambiguous.

@@ -18,7 +18,6 @@ from torchyard_core.topology.model import Role
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
-from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.booked_gpus import booked_states
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor, HostsSource
@@ -36,6 +35,7 @@ from torchyard_gui.topology.validation import Validation
 from torchyard_gui.topology.yaml_view import YamlPane
 from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.notice_bar import NoticeBar
+from torchyard_gui.widgets.page_actions import action
 from torchyard_gui.widgets.toast import Toast
 
 if TYPE_CHECKING:

@@ -131,8 +131,8 @@ class ProblemsDock(QFrame):
         ]
         remarks: list[tuple[QIcon, str, str, int | None]] = []
         if self.report is not None:
-            said = zip(self.report.sentences(), self.report.remarks, strict=True)
-            remarks = [(icon("info"), text, self.report.document, one.line) for text, one in said]
+            sentences = zip(self.report.sentences(), self.report.remarks, strict=True)
+            remarks = [(icon("info"), text, self.report.document, one.line) for text, one in sentences]
         table.setRowCount(len(problems) + len(remarks))
         for row, (mark, text, place, number) in enumerate(chain(problems, remarks)):
             sentence = QTableWidgetItem(mark, text)

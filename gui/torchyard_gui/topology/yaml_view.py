@@ -52,7 +52,7 @@ class YamlView(QPlainTextEdit):
         self._colors = YamlColors(self.document())
         self.blockCountChanged.connect(lambda _: self._make_room())
         self.updateRequest.connect(self._scrolled)
-        theme().changed.connect(self._dress)
+        theme().changed.connect(self._mark_lines)
         self._make_room()
 
     def show_text(self, text: str) -> None:
@@ -64,17 +64,17 @@ class YamlView(QPlainTextEdit):
         self.setPlainText(text)
         bar.setValue(at[0])
         across.setValue(at[1])
-        self._dress()
+        self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
         """Marks lines, each with its first problem."""
         self._problems = dict(problems)
-        self._dress()
+        self._mark_lines()
 
     def show_lines(self, first: int, last: int) -> None:
         """Highlights lines, counted from 1, and scrolls to the first."""
         self._shown = (first, last) if first else None
-        self._dress()
+        self._mark_lines()
         if first and (block := self.document().findBlockByNumber(first - 1)).isValid():
             self.setTextCursor(QTextCursor(block))
             self.ensureCursorVisible()
@@ -83,7 +83,7 @@ class YamlView(QPlainTextEdit):
         """Returns the lines with a problem."""
         return sorted(self._problems)
 
-    def _dress(self) -> None:
+    def _mark_lines(self) -> None:
         marks: list[QTextEdit.ExtraSelection] = []
         first, last = self._shown or (0, -1)
         for line in range(first, last + 1):

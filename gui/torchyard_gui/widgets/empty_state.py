@@ -21,10 +21,8 @@ WIDTH = 400
 class EmptyState(QWidget):
     """A title, a sentence and buttons; the first button is the primary one."""
 
-    def __init__(
-        self, title: str, sentence: str, *actions: QAction, icon_name: str = "", parent: QWidget | None = None
-    ) -> None:
-        super().__init__(parent)
+    def __init__(self, title: str, sentence: str, *actions: QAction, icon_name: str = "") -> None:
+        super().__init__()
         self._icon_name = icon_name
         self._picture = QLabel(self)
         self._picture.setAlignment(Qt.AlignmentFlag.AlignCenter)

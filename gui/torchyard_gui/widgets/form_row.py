@@ -12,10 +12,8 @@ from torchyard_gui.widgets.text_labels import label, set_ink, set_style_property
 class FormRow(QWidget):
     """The name has a column of `name_width` pixels, so that rows align."""
 
-    def __init__(
-        self, name: str, field: QWidget, note: str = "", *, name_width: int = 112, parent: QWidget | None = None
-    ) -> None:
-        super().__init__(parent)
+    def __init__(self, name: str, field: QWidget, note: str = "", *, name_width: int = 112) -> None:
+        super().__init__()
         self.field = field
         self.name = label(name, ink="2")
         self.name.setFixedWidth(name_width)

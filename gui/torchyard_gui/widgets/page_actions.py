@@ -1,4 +1,4 @@
-"""The actions of a page with text, icon, shortcut, menu and tool tip."""
+"""Actions of pages with text, icon, shortcut, menu and tool tip."""
 
 from __future__ import annotations
 
@@ -13,12 +13,39 @@ MENU = "menu"
 """Property of an action: its menu, one of "file", "edit", "view", "run" and "help"."""
 SUBMENU = "submenu"
 """Property of an action: the title of its submenu, if any."""
+Keys = str | QKeySequence.StandardKey | None
 
 
 def tip_with_shortcut(action: QAction, tip: str) -> str:
     """Returns a tool tip that ends with the shortcut of the action, if it has one."""
     shortcut = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
     return f"{tip} ({shortcut})" if shortcut else tip
+
+
+def action(
+    owner: QObject,
+    menu: str,
+    text: str,
+    do: Callable[[], object],
+    keys: Keys = None,
+    icon_name: str = "",
+    tip: str = "",
+) -> QAction:
+    """Creates an action of `owner` in a menu."""
+    made = QAction(text, owner)
+    describe(made, menu, keys, icon_name, tip)
+    made.triggered.connect(lambda: do())
+    return made
+
+
+def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "", tip: str = "") -> None:
+    """Sets menu, shortcut, icon and tool tip of an action; the default tool tip is its text."""
+    action.setProperty(MENU, menu)
+    if icon_name:
+        action.setIcon(icon(icon_name))
+    if keys:
+        action.setShortcut(QKeySequence(keys))
+    action.setToolTip(tip_with_shortcut(action, tip or action.text().replace("&", "")))
 
 
 class PageActions(QObject):
@@ -39,14 +66,10 @@ class PageActions(QObject):
     def _make(self, menu: str, text: str, icon_name: str, shortcut: str, tip: str, short: str = "") -> QAction:
         """Creates an action; `short` is its text on a button."""
         action = QAction(text, self)
-        if icon_name:
-            action.setIcon(icon(icon_name))
+        describe(action, menu, shortcut, icon_name, tip)
         action.setIconText(short or text)
         if shortcut:
-            action.setShortcut(QKeySequence(shortcut))
             # Restricted to the page: Delete, Escape and letters have other meanings elsewhere.
             action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-        action.setToolTip(tip_with_shortcut(action, tip))
-        action.setProperty(MENU, menu)
         self._all.append(action)
         return action

@@ -14,11 +14,11 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 from torchyard_core.errors import FileProblem, TorchyardError
 from torchyard_core.topology.document.topology_document import UNTITLED
 from torchyard_core.topology.model import Topology
-from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.file_watcher import FileWatcher
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
+from torchyard_gui.widgets.page_actions import action
 
 FILTER = "YAML (*.yaml *.yml)"
 

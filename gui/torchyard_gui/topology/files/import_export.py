@@ -14,13 +14,13 @@ from PySide6.QtWidgets import QDialog, QFileDialog, QListWidget, QListWidgetItem
 from torchyard_core.errors import FileProblem
 from torchyard_core.yaml_io.yaml_file import read_text
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.widgets.dialogs import DialogButtons, dialog_layout
+from torchyard_gui.widgets.page_actions import action
 from torchyard_gui.widgets.text_labels import label
 
 if TYPE_CHECKING:

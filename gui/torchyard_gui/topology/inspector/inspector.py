@@ -107,7 +107,7 @@ class Inspector(QFrame):
             group.show_problems(program)
         if len(self._editor.selection) == 1:
             pin = f"pins.{self._editor.selection[0]}"
-            self.place.show_problem(next((p.message for p in problems if p.path == pin), ""))
+            self.place.row.set_problem(next((p.message for p in problems if p.path == pin), ""))
 
     def focus(self, block: str, key: str) -> bool:
         """Sets the focus to the field of a key of `pools`, `strategy`, `program` or the top level (`""`)."""

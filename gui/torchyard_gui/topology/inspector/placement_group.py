@@ -57,10 +57,6 @@ class PlaceGroup(QWidget):
         self.unpin.setEnabled(bool(pinned))
         self.pin_here.setEnabled(bool(self._here()))
 
-    def show_problem(self, message: str) -> None:
-        """Shows the problem of the single selected replica's pin."""
-        self.row.set_problem(message)
-
     def _words(self, chosen: int, pinned: int) -> str:
         places = self._places()
         hosts = list(dict.fromkeys(place.partition(":")[0] for place in places.values()))
