@@ -52,7 +52,7 @@ USES_EVERY_MS = 60_000
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable; the state is then that of `as_of`, and `why` tells the reason.
+    `is_live` is False while the calendar is unreachable; the state is then that of `as_of`, and `why` is the reason.
     """
 
     bookings: tuple[Booking, ...] = ()

@@ -248,7 +248,7 @@ class FleetModel(QObject):
 
         def doing(what: HostActivity) -> None:
             job.checkpoint()
-            self.jobs.tell(self._doing, name, job, what)
+            self.jobs.tell(self._set_activity, name, job, what)
 
         try:
             doing(HostActivity(kind))
@@ -265,7 +265,7 @@ class FleetModel(QObject):
         except Exception as error:  # An error of one host must not lose the results of the others.
             return failed_check(name, UNKNOWN, explain(error))
 
-    def _doing(self, name: str, job: Job, what: HostActivity) -> None:
+    def _set_activity(self, name: str, job: Job, what: HostActivity) -> None:
         if self._under_way.get(name) is job:
             self._change(name, doing=what)
 

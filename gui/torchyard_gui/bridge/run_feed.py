@@ -325,7 +325,7 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
 
     Raises:
         RunFailed: The run's keeper died.
-        AgentRefused: Its host does not know the run.
+        AgentRefused: Its host has no such run.
         TorchyardError: Code `no_host`: its primary host is not in the fleet.
     """
     tries = 0

@@ -192,7 +192,7 @@ class LaunchPanel(QDialog):
         row = self.checklist.progress(step, done, total)
         self._rows[row.name].refresh()
         if step in STEPS and self.is_launching and self.job is not None and not self.job.is_cancelled:
-            self.about.setText(_doing(self, step))
+            self.about.setText(_step_text(self, step))
 
     def _asked(self, question: Confirmation) -> None:
         if self.job is not None and not self.job.is_cancelled:
@@ -336,7 +336,7 @@ class LaunchPanel(QDialog):
         return self._rows[name]
 
 
-def _doing(panel: LaunchPanel, step: str) -> str:
+def _step_text(panel: LaunchPanel, step: str) -> str:
     return {
         "reaching": panel.tr("Reaching the hosts …"),
         "looking": panel.tr("Looking at the hosts …"),

@@ -105,8 +105,8 @@ class Plots(QWidget):
         head.addWidget(self.reported, 0, Qt.AlignmentFlag.AlignTop)
         head.addWidget(self.choice, 0, Qt.AlignmentFlag.AlignTop)
         vbox(head, (self._grid, 1), (self.nothing, 1), parent=self, margins=(16, 12, 16, 12), spacing=10)
-        theme().changed.connect(self._dress)
-        self._dress()
+        theme().changed.connect(self._apply_theme)
+        self._apply_theme()
         self._say_nothing()
 
     def _choose(self, choice: str) -> None:
@@ -355,7 +355,7 @@ class Plots(QWidget):
         for number, name in enumerate(self._names):
             self._legend.addWidget(PlotKey(name, number), number // KEYS_ACROSS, number % KEYS_ACROSS)
 
-    def _dress(self) -> None:
+    def _apply_theme(self) -> None:
         look = theme()
         for plot in self._plots.values():
             plot.setBackground(look.color("s2"))

@@ -111,8 +111,8 @@ class CommandPalette(QFrame):
         words = text.casefold().split()
         self.list.clear()
         for action in self._actions:
-            hay = f"{_name(action)} {action.toolTip()}".casefold()
-            if all(word in hay for word in words):
+            searched = f"{_name(action)} {action.toolTip()}".casefold()
+            if all(word in searched for word in words):
                 item = QListWidgetItem(self._no_icon if action.icon().isNull() else action.icon(), _name(action))
                 item.setData(Qt.ItemDataRole.UserRole, self._actions.index(action))
                 item.setData(SHORTCUT_ROLE, action.shortcut().toString(QKeySequence.SequenceFormat.NativeText))

@@ -1,4 +1,4 @@
-"""Creates the models and pages of a window and connects their signals. Pages do not know each other."""
+"""Creates the models and pages of a window and connects their signals. Pages do not depend on each other."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def exchange(self) -> CalendarSync:
-        """Made where there is a calendar to speak of."""
+        """Synchronises the calendar; created once there is one."""
         from torchyard_gui.bridge.calendar_sync import CalendarSync
 
         return CalendarSync(self.home, self.fleet, self.bookings)

@@ -63,8 +63,8 @@ class MainWindow(QMainWindow):
         self.before_closing: list[Callable[[], bool]] = []
         """Asked before the pages whether the window may close. A callback that returns False may close the window
         later."""
-        self._fleet_says: list[StatusText] = []
-        self._right_says = ""
+        self._fleet_texts: list[StatusText] = []
+        self._right_text = ""
 
         self.rail = NavigationRail()
         self.stack = QStackedWidget()
@@ -202,15 +202,15 @@ class MainWindow(QMainWindow):
 
     def set_fleet_texts(self, texts: list[StatusText], right: str = "") -> None:
         """Sets the fleet's texts in the status bar, for all pages."""
-        self._fleet_says = texts
-        self._right_says = right
+        self._fleet_texts = texts
+        self._right_text = right
         self.refresh_status()
 
     def refresh_status(self) -> None:
         """Updates the page's texts in the status bar."""
         page = self._places[self._current].frame.page if self._current else None
         texts = list(as_page(page).status_texts()) if page is not None else []
-        self.status_line.say([*self._fleet_says, *texts], self._right_says)
+        self.status_line.say([*self._fleet_texts, *texts], self._right_text)
 
     def add_bar_above(self, bar: QWidget) -> None:
         """Inserts a bar above all pages."""
