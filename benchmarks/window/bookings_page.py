@@ -27,7 +27,7 @@ from benchmarks.harness import Promise, record, show
 from benchmarks.window.application import themed_application
 from torchyard_core.booking.model import Booking, Slot, State, Use
 from torchyard_core.home import Home
-from torchyard_gui.bookings.calendar.display_list import build_display_list
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.page import BookingsPage
 from torchyard_gui.bridge.bookings_model import BookingsModel, CalendarState
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -110,7 +110,7 @@ def main() -> list[Promise]:
             painter.end()
 
         def put_together() -> None:
-            surface.set_picture(build_display_list(seen, NOW, frozenset(), page.bar.filter, {}, {}))
+            surface.set_picture(DisplayListBuilder().of(seen, NOW, frozenset(), page.bar.filter, {}, {}))
 
         screen = QPixmap(surface.viewport().size())
         arms: dict[str, Callable[[], object]] = {

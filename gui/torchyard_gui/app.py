@@ -79,8 +79,7 @@ def _spare_sources() -> None:
     """Disables PySide6's scan of module sources.
 
     PySide6 reads each imported module's source to find uses of its features (`from __feature__ import snake_case`).
-    There are
-    none here, and the scan costs 30 ms before the first paint.
+    There are none here, and the scan costs 30 ms before the first paint.
     """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:
@@ -89,8 +88,7 @@ def _spare_sources() -> None:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="torchyard-gui",
-        description="Draw a training cluster, launch it on your own GPU hosts, and watch it live.",
+        prog="torchyard-gui", description="Draw a training cluster, launch it on your own GPU hosts, and watch it live."
     )
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a topology file to open")
     parser.add_argument("--home", type=Path, help="folder of your own files (default: $TORCHYARD_HOME)")

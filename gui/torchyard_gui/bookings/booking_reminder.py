@@ -43,14 +43,13 @@ class BookingReminder(QObject):
         self._with_run = with_run
         self._show_booking = show_booking
         self._say = say
-        self._sent_away: set[tuple[str, datetime]] = set()
+        self._dismissed: set[tuple[str, datetime]] = set()
         self._problem = ""
-        self._doings: list[Callable[[], None]] = []
-        self._clock = QTimer(self)
-        self._clock.setInterval(LOOK_MS)
+        self._action_calls: list[Callable[[], None]] = []
+        self._clock = QTimer(self, interval=LOOK_MS)
         self._clock.timeout.connect(self.refresh)
         self._clock.start()
-        self.bar.action_triggered.connect(lambda number: self._doings[number]())
+        self.bar.action_triggered.connect(lambda number: self._action_calls[number]())
         self.bar.closed.connect(self._send_away)
         model.changed.connect(self.refresh)
 
@@ -59,7 +58,7 @@ class BookingReminder(QObject):
         model = self._model
         seen = model.seen
         found = reminders(seen.bookings, seen.person, model.now, model.in_use, self._with_run())
-        soon = next((one for one in found if one.key not in self._sent_away), None)
+        soon = next((one for one in found if one.key not in self._dismissed), None)
         if soon is None:
             self.shown = None
             self.bar.clear()
@@ -82,7 +81,7 @@ class BookingReminder(QObject):
         if soon.longer and self._model.seen.is_live:
             text = self.tr("Extend by {length}").format(length=labels.duration_text(soon.longer.total_seconds()))
             actions.insert(0, (text, lambda: self._extend(soon)))
-        self._doings = [do for _, do in actions]
+        self._action_calls = [do for _, do in actions]
         self.bar.show_notice("warn", self._sentence(soon), *(text for text, _ in actions))
 
     def _sentence(self, soon: Reminder) -> str:
@@ -125,7 +124,7 @@ class BookingReminder(QObject):
 
     def _send_away(self) -> None:
         if self.shown is not None:
-            self._sent_away.add(self.shown.key)
+            self._dismissed.add(self.shown.key)
             self.shown = None
             self.refresh()
 

@@ -35,5 +35,5 @@ class Filter:
         if self.persons and booking.owner not in self.persons:
             return False
         words = self.text.casefold().split()
-        hay = f"{booking.title} {booking.purpose} {booking.owner}".casefold()
-        return all(word in hay for word in words)
+        searched = f"{booking.title} {booking.purpose} {booking.owner}".casefold()
+        return all(word in searched for word in words)

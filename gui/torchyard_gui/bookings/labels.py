@@ -134,8 +134,7 @@ def unavailable_text(seen: CalendarState, now: datetime) -> str:
         when = f"{day_name(local_day(seen.as_of, seen.zone), 'ddd d MMM')} {when}"
     age = duration_text(max(0.0, (now - seen.as_of).total_seconds()))
     return translate(
-        "Bookings",
-        "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back.",
+        "Bookings", "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back."
     ).format(when=when, age=age)
 
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QBrush, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
 
 from torchyard_gui.bookings.calendar.blocks import hue_of
 from torchyard_gui.bookings.labels import owner_name
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import label
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.layouts import hbox
 
 HEIGHT = 28
 AlignLeft = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -28,16 +30,9 @@ class Legend(QFrame):
         self.setFixedHeight(HEIGHT + 2)
         self.key = _Key()
         self.place = label(role="small", ink="2")
-        self.share = QPushButton(self.tr("Share with the team …"))
-        self.share.setProperty("quiet", True)
-        self.share.clicked.connect(self.share_wanted)
+        self.share = push_button(self.tr("Share with the team …"), self.share_wanted, "quiet")
         self.share.hide()
-        across = QHBoxLayout(self)
-        across.setContentsMargins(16, 0, 12, 0)
-        across.setSpacing(6)
-        across.addWidget(self.key, 1)
-        across.addWidget(self.place)
-        across.addWidget(self.share)
+        hbox((self.key, 1), self.place, self.share, parent=self, margins=(16, 0, 12, 0), spacing=6)
 
     def show_location(self, text: str, *, is_private: bool) -> None:
         self.place.setText(text)

@@ -2,53 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from PySide6.QtCore import QObject, Qt
-from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.booking.model import Booking
 from torchyard_gui.bridge.bookings_model import CalendarState
-from torchyard_gui.theme.icons import icon
-
-MENU = "menu"
+from torchyard_gui.widgets.page_actions import PageActions
 
 
-class BookingActions(QObject):
+class BookingActions(PageActions):
     """QActions, named as their buttons. The page connects them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
-        self._all: list[QAction] = []
         tr = self.tr
         self.book = self._make("run", tr("Book …"), "plus", "Ctrl+N", tr("Book GPUs for exact times"))
         self.find = self._make("run", tr("Find a slot"), "search", "Ctrl+Shift+F", tr("The first five places that fit"))
         self.edit = self._make("edit", tr("Edit booking …"), "edit", "Ctrl+E", tr("Change all of the selected booking"))
         self.extend = self._make("edit", tr("Extend by an hour"), "plus", "+", tr("End the selected booking later"))
         self.shorten = self._make("edit", tr("Shorten by an hour"), "minus", "-", tr("End it earlier"))
-        self.release = self._make(
-            "edit", tr("Release or cancel"), "trash", "Delete", tr("Let the selected booking's GPUs go")
-        )
+        tip = tr("Let the selected booking's GPUs go")
+        self.release = self._make("edit", tr("Release or cancel"), "trash", "Delete", tip)
         self.release.setProperty("danger", True)
-        self.cancel_series = self._make(
-            "edit", tr("Cancel the series"), "repeat", "Shift+Delete", tr("Cancel all of it that has not begun")
-        )
+        tip = tr("Cancel all of it that has not begun")
+        self.cancel_series = self._make("edit", tr("Cancel the series"), "repeat", "Shift+Delete", tip)
         self.run = self._make("view", tr("Show its run"), "runs", "Ctrl+R", tr("Go to the run that stands on it"))
         self.undo = self._make("edit", tr("Undo"), "undo", "Ctrl+Z", tr("Take back your own last change"))
-        self.paste = self._make(
-            "edit",
-            tr("Paste a booking"),
-            "paste",
-            "Ctrl+V",
-            tr("Book from the clipboard: gpu-b:2-5 tomorrow 9-17"),
-        )
-        self.copy = self._make(
-            "edit", tr("Copy the command that books"), "copy", "Ctrl+Shift+C", tr("As a command line")
-        )
-        self.search = self._make(
-            "edit", tr("Find in titles"), "search", "Ctrl+F", tr("Search titles, purposes, people")
-        )
+        tip = tr("Book from the clipboard: gpu-b:2-5 tomorrow 9-17")
+        self.paste = self._make("edit", tr("Paste a booking"), "paste", "Ctrl+V", tip)
+        copy = tr("Copy the command that books")
+        self.copy = self._make("edit", copy, "copy", "Ctrl+Shift+C", tr("As a command line"))
+        tip = tr("Search titles, purposes, people")
+        self.search = self._make("edit", tr("Find in titles"), "search", "Ctrl+F", tip)
         self.today = self._make("view", tr("Today"), "calendar", "T", tr("Back to today"))
         self.earlier = self._make("view", tr("Earlier"), "chevron-left", "Alt+Left", tr("The days before"))
         self.later = self._make("view", tr("Later"), "chevron-right", "Alt+Right", tr("The days after"))
@@ -56,19 +41,14 @@ class BookingActions(QObject):
         self.week = self._make("view", tr("Week"), "", "Alt+2", tr("Show a week"))
         self.month = self._make("view", tr("Month"), "", "Alt+3", tr("Show a month"))
         self.agenda = self._make("view", tr("Agenda"), "table", "Alt+4", tr("Show the bookings as a table"))
-        self.fold = self._make(
-            "view", tr("Fold or unfold all hosts"), "list", "Ctrl+Shift+L", tr("Lanes or hosts alone")
-        )
+        tip = tr("Lanes or hosts alone")
+        self.fold = self._make("view", tr("Fold or unfold all hosts"), "list", "Ctrl+Shift+L", tip)
         self.refresh = self._make("view", tr("Look again"), "refresh", "F5", tr("Ask the calendar again"))
         self.waitlist = self._make("run", tr("Waitlist"), "clock", "Ctrl+Shift+W", tr("Who waits for GPUs"))
         self.usage = self._make("run", tr("Usage report …"), "chart", "Ctrl+Shift+U", tr("Booked, used and idle hours"))
         self.export = self._make("file", tr("Export your bookings …"), "download", "", tr("As an .ics calendar file"))
         self.import_ = self._make("file", tr("Import bookings …"), "upload", "", tr("From an .ics calendar file"))
         self.rules = self._make("run", tr("Rules …"), "gear", "", tr("The team's rules; admins can change them"))
-
-    def all(self) -> list[QAction]:
-        """Returns the actions in menu order."""
-        return list(self._all)
 
     def enable(
         self, seen: CalendarState, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str
@@ -95,26 +75,7 @@ class BookingActions(QObject):
         menu.aboutToHide.connect(menu.deleteLater)
         return menu
 
-    def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:
-        for action, call in calls.items():
-            action.triggered.connect(lambda checked=False, call=call: call())
-
     def _name_rules(self, *, is_admin: bool) -> None:
         """Names the rules action: users who are no admin can only view the rules."""
         self.rules.setText(self.tr("Rules …") if is_admin else self.tr("See the rules"))
         self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("What the team's rules are"))
-
-    def _make(self, menu: str, text: str, icon_name: str, shortcut: str, tip: str) -> QAction:
-        action = QAction(text, self)
-        if icon_name:
-            action.setIcon(icon(icon_name))
-        action.setIconText(text)
-        action.setToolTip(tip)
-        if shortcut:
-            action.setShortcut(QKeySequence(shortcut))
-            # Restricted to the page: Delete and letters have other meanings elsewhere.
-            action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
-            action.setToolTip(f"{tip} ({action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)})")
-        action.setProperty(MENU, menu)
-        self._all.append(action)
-        return action

@@ -54,7 +54,7 @@ class Notifications(QObject):
         self.notice.show_notice("info", " ".join(parts))
 
     def show_calendar_source(self, away: str) -> None:
-        """Shows where the calendar is stored; `away` tells why nothing can be booked."""
+        """Shows where the calendar is stored; `away` is the reason why nothing can be booked."""
         seen = self.model.seen
         if away:
             text = f"{away} {seen.why}".strip()

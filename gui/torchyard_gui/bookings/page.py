@@ -9,7 +9,7 @@ from typing import cast
 
 from PySide6.QtCore import QPoint, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.slot_search import Fit
@@ -33,6 +33,7 @@ from torchyard_gui.bookings.top_bar import TopBar
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import EmptyState, NoticeBar
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 TICK_MS = 20_000
 """Interval at which the now-line moves."""
@@ -78,17 +79,11 @@ class BookingsPage(QWidget):
         self._selection = ""
         self._wanted = ""
         """The ID of a booking to show as soon as it is loaded."""
-        self._clock = QTimer(self)
-        self._clock.setInterval(TICK_MS)
+        self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self.refresh)
         self.body = DrawerLayout()
         self.body.hold((self.surface, self.agenda, self.empty), self.drawers.all())
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(0)
-        rows.addWidget(self.notice)
-        rows.addWidget(self.body, 1)
-        rows.addWidget(self.legend)
+        vbox(self.notice, (self.body, 1), self.legend, parent=self, margins=FLUSH, spacing=0)
         self._connect()
         self.refresh()
 

@@ -20,8 +20,7 @@ def read_draft(text: str, slots: Sequence[Slot], zone: str, now: datetime, title
     """Parses one line into a draft.
 
     The line has GPUs, a day (default today; a weekday means the next one), and a start with an end or a length. The
-    rest is
-    the title.
+    rest is the title.
 
     Raises:
         Refused: The line cannot be parsed.

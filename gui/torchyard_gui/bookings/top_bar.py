@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QSize, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
-from torchyard_core.booking.model import Booking, Slot
-from torchyard_gui.bookings.calendar.lanes import short_model
+from torchyard_core.booking.model import Booking
+from torchyard_gui.bookings.calendar.lanes import gpu_models
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import CalendarState
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
-from torchyard_gui.widgets.clear_layout import clear_menu
+from torchyard_gui.widgets.buttons import action_button, push_button, tool_button
+from torchyard_gui.widgets.layouts import clear_menu, hbox
 
 translate = QCoreApplication.translate
 
@@ -52,30 +53,18 @@ class TopBar(QFrame):
         self.filter_menu = QMenu(self)
         self.filter_button.setMenu(self.filter_menu)
         self.filter_menu.triggered.connect(self._chosen)
-        self.more = _more(acts, self)
-        across = QHBoxLayout(self)
-        across.setContentsMargins(16, 0, 12, 0)
-        across.setSpacing(8)
-        across.addWidget(self.title, 3)
-        across.addLayout(self._steps(acts))
-        across.addWidget(self.views)
-        across.addWidget(self.filter_button)
-        across.addWidget(self.search_field, 1)
-        across.addWidget(self.free)
-        across.addStretch(1)
+        self.more = _more(acts)
         self.find_button = _button(acts.find, "search", "text")
         self.book_button = _button(acts.book, "plus", "on_accent")
         self.book_button.setProperty("primary", True)
-        for widget in (self.find_button, self.book_button, self.more):
-            across.addWidget(widget)
+        left = (self.title, 3), self._steps(acts), self.views, self.filter_button, (self.search_field, 1), self.free
+        right = (None, 1), self.find_button, self.book_button, self.more
+        hbox(*left, *right, parent=self, margins=(16, 0, 12, 0), spacing=8)
         self.search_field.textChanged.connect(self._search)
 
     def set_narrow(self, narrow: bool) -> None:
         """In a narrow window the search field is visible only while in use."""
-        self._is_narrow = narrow
         self.search_field.setVisible(not narrow or bool(self.search_field.text()) or self.search_field.hasFocus())
-
-    _is_narrow = False
 
     def open_search(self) -> None:
         self.search_field.show()
@@ -94,7 +83,7 @@ class TopBar(QFrame):
         """Fills the filter menu."""
         clear_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
-        self._offer(self.tr("GPU models"), "models", _models(seen.slots))
+        self._offer(self.tr("GPU models"), "models", gpu_models(seen.slots))
         self._offer(self.tr("People"), "persons", _persons(seen.bookings, seen.person))
         self.filter_menu.addSeparator()
         everything = self.filter_menu.addAction(self.tr("Show all"))
@@ -135,32 +124,22 @@ class TopBar(QFrame):
         self.filter_changed.emit(chosen)
 
     def _steps(self, acts: BookingActions) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.setSpacing(2)
+        row = hbox(spacing=2)
         for action in (acts.earlier, acts.today, acts.later):
             if action is acts.today:
-                today = QPushButton(action.text())
-                today.setToolTip(action.toolTip())
-                today.clicked.connect(action.trigger)
-                row.addWidget(today)
+                row.addWidget(push_button(action.text(), action.trigger, tip=action.toolTip()))
                 continue
-            button = QToolButton()
+            button = tool_button("", action.toolTip(), action.trigger, by_tab=True)
             button.setIcon(action.icon())
-            button.setToolTip(action.toolTip())
             button.setAccessibleName(action.text())
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setIconSize(QSize(16, 16))
-            button.clicked.connect(action.trigger)
             row.addWidget(button)
         return row
 
 
-def _more(acts: BookingActions, parent: QWidget) -> QToolButton:
-    button = QToolButton(parent)
-    button.setIcon(icon("more"))
-    button.setToolTip(translate("TopBar", "Undo, waitlist, usage, calendar files, rules"))
+def _more(acts: BookingActions) -> QToolButton:
+    button = tool_button("more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules"), by_tab=True)
     button.setAccessibleName(translate("TopBar", "More"))
-    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)
     menu.addAction(acts.undo)
@@ -175,15 +154,9 @@ def _more(acts: BookingActions, parent: QWidget) -> QToolButton:
 
 
 def _button(action: QAction, icon_name: str, color: str) -> QPushButton:
-    button = QPushButton(icon(icon_name, color), action.iconText())
-    button.setToolTip(action.toolTip())
-    button.clicked.connect(action.trigger)
-    action.enabledChanged.connect(button.setEnabled)
+    button = action_button(action, action.iconText())
+    button.setIcon(icon(icon_name, color))
     return button
-
-
-def _models(slots: Sequence[Slot]) -> list[str]:
-    return sorted({short_model(slot) for slot in slots if not slot.is_cpu})
 
 
 def _persons(bookings: Sequence[Booking], me: str) -> list[str]:

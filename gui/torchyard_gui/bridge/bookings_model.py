@@ -52,7 +52,7 @@ USES_EVERY_MS = 60_000
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable; the state is then that of `as_of`, and `why` tells the reason.
+    `is_live` is False while the calendar is unreachable; the state is then that of `as_of`, and `why` is the reason.
     """
 
     bookings: tuple[Booking, ...] = ()
@@ -124,20 +124,13 @@ class BookingsModel(QObject):
         self._all_anew = True
         """Whether the next reload reads records of use again."""
         self._settled_at: datetime | None = None
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(SOON_MS)
+        self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
         self._soon.timeout.connect(self._reload)
-        self._uses_due = QTimer(self)
-        self._uses_due.setSingleShot(True)
-        self._uses_due.setInterval(USES_EVERY_MS)
+        self._uses_due = QTimer(self, singleShot=True, interval=USES_EVERY_MS)
         self._uses_due.timeout.connect(self.reload)
-        self._retry = QTimer(self)
-        self._retry.setSingleShot(True)
-        self._retry.setInterval(RETRY_MS)
+        self._retry = QTimer(self, singleShot=True, interval=RETRY_MS)
         self._retry.timeout.connect(self.reload)
-        self._unwatched = QTimer(self)
-        self._unwatched.setInterval(UNWATCHED_MS)
+        self._unwatched = QTimer(self, interval=UNWATCHED_MS)
         self._unwatched.timeout.connect(self.reload)
         fleet.host_changed.connect(self._fleet_changed)
         fleet.hosts_changed.connect(self._fleet_changed)
@@ -174,8 +167,7 @@ class BookingsModel(QObject):
 
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` shows a calendar: only then a connection stays open and changes by others arrive
-        at
-        once."""
+        at once."""
         was = bool(self._watched_by)
         with self._lock:
             (self._watched_by.add if on else self._watched_by.discard)(by)
@@ -331,8 +323,7 @@ class BookingsModel(QObject):
         owner: QObject | None = None,
     ) -> Job:
         """Runs a change of the store on a thread, then reloads. If the database is unreachable, `failed` is called and
-        nothing
-        was changed."""
+        nothing was changed."""
 
         def did(result: Result) -> None:
             self.reload()

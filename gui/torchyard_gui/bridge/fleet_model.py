@@ -79,8 +79,7 @@ class FleetModel(QObject):
         self._fleet: Fleet | None = None
         self._fleet_lock = threading.Lock()
         self._closed = False
-        self._clock = QTimer(self)
-        self._clock.setInterval(SAMPLE_EVERY_MS)
+        self._clock = QTimer(self, interval=SAMPLE_EVERY_MS)
         self._clock.timeout.connect(self._tick)
         self._watchers: set[str] = set()
         self._looked_at = ""
@@ -249,7 +248,7 @@ class FleetModel(QObject):
 
         def doing(what: HostActivity) -> None:
             job.checkpoint()
-            self.jobs.tell(self._doing, name, job, what)
+            self.jobs.tell(self._set_activity, name, job, what)
 
         try:
             doing(HostActivity(kind))
@@ -266,7 +265,7 @@ class FleetModel(QObject):
         except Exception as error:  # An error of one host must not lose the results of the others.
             return failed_check(name, UNKNOWN, explain(error))
 
-    def _doing(self, name: str, job: Job, what: HostActivity) -> None:
+    def _set_activity(self, name: str, job: Job, what: HostActivity) -> None:
         if self._under_way.get(name) is job:
             self._change(name, doing=what)
 

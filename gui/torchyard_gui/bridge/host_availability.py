@@ -38,9 +38,7 @@ class HostAvailability(QObject):
         """By host: the facts, the sample, and the result."""
         self._booked: dict[str, str] = {}
         self._is_later = False
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(TELL_AFTER_MS)
+        self._soon = QTimer(self, singleShot=True, interval=TELL_AFTER_MS)
         self._soon.timeout.connect(self.changed)
 
     def of(self, status: HostStatus) -> HostFacts:
@@ -74,8 +72,7 @@ class HostAvailability(QObject):
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
         """Sets what others have booked, by slot with a description. `is_later`: the planned time begins later, so that
-        current
-        users do not matter."""
+        current users do not matter."""
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
             self._made.clear()

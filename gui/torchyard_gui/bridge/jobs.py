@@ -2,8 +2,7 @@
 
 Work runs on threads that the program does not join at its end (`torchyard_core.background_thread`). Results, errors and
 progress arrive on the GUI thread through a queued signal, and never after the window was closed: a hanging login
-neither
-delays the exit nor calls deleted widgets.
+neither delays the exit nor calls deleted widgets.
 """
 
 from __future__ import annotations
@@ -108,8 +107,7 @@ class Jobs(QObject):
         """Runs `work` on a thread, then calls `done` or `failed` on the GUI thread.
 
         Neither is called after `cancel`, after `close`, or after `owner`, such as a dialog, was deleted. Unexpected
-        exceptions
-        are logged with their traceback and passed to `failed` as an error.
+        exceptions are logged with their traceback and passed to `failed` as an error.
         """
         job = job or Job()
         gate = self._gate

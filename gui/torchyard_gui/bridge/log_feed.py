@@ -68,8 +68,7 @@ class LogFeed(QObject):
         self._linking: Job | None = None
         self._closed = False
         self._waiting: list[tuple[int, int, Taken]] = []
-        self._again = QTimer(self)
-        self._again.setSingleShot(True)
+        self._again = QTimer(self, singleShot=True)
         self._again.timeout.connect(self._watch)
         self._connect()
 
@@ -169,10 +168,7 @@ class LogFeed(QObject):
         link.submit("logs.read", params).add_done_callback(answered)
 
     def _answered(
-        self,
-        future: Future[dict[str, Any]],
-        took: Callable[[dict[str, Any]], None],
-        lost: Callable[[], None],
+        self, future: Future[dict[str, Any]], took: Callable[[dict[str, Any]], None], lost: Callable[[], None]
     ) -> None:
         if self._closed:
             return

@@ -45,8 +45,7 @@ class LoginQuestions(QObject):
     """Implements `fleet.questions.Questions` for the window, one question at a time.
 
     Followed runs reconnect with a login at each try. A question that the user gave up is therefore not asked again
-    until the
-    user starts something that needs it (`begin`).
+    until the user starts something that needs it (`begin`).
     """
 
     asked = Signal(object)

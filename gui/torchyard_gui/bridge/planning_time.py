@@ -57,8 +57,7 @@ class PlanningTime(QObject):
         """Since when the calendar is unreachable; bookings are those of that time."""
         self._last_state: object = None
         self._is_visible = False
-        self._tick = QTimer(self)
-        self._tick.setInterval(TICK_MS)
+        self._tick = QTimer(self, interval=TICK_MS)
         self._tick.timeout.connect(self._advance)
 
     @property

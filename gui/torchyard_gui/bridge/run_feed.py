@@ -193,8 +193,7 @@ class RunFeed(QObject):
         self._jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
 
     def _timer(self, interval: int, slot: Callable[[], None], *, once: bool = True) -> QTimer:
-        timer = QTimer(self)
-        timer.setInterval(interval)
+        timer = QTimer(self, interval=interval)
         timer.setSingleShot(once)
         timer.timeout.connect(slot)
         return timer
@@ -327,7 +326,7 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
 
     Raises:
         RunFailed: The run's keeper died.
-        AgentRefused: Its host does not know the run.
+        AgentRefused: Its host has no such run.
         TorchyardError: Code `no_host`: its primary host is not in the fleet.
     """
     tries = 0

@@ -56,7 +56,6 @@ class RunState:
         self.ended: float | None = None
         self.topology_text = ""
         self.topology_file = ""
-        self.launched_from = ""
         self.plan: Plan | None = None
         self.plan_hosts: tuple[HostFacts, ...] = ()
         self.tracks: dict[str, ReplicaStatus] = {}
@@ -72,12 +71,11 @@ class RunState:
         self._silent: set[str] = set()
         """Hosts of `lost` whose connection is open but silent."""
         self._heard: dict[str, float] = {}
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         self._by_host: dict[str, dict[str, tuple[str, ...]]] = {}
         self._seen: dict[str, int] = {}
         self._ranks: dict[str, int] = {}
         self._shown_at = 0.0
-        self._state_since: float | None = None
         self._restarts = 0
         self._sampled_at = 0.0
         self._is_noted = False
@@ -110,7 +108,6 @@ class RunState:
         """Takes the run's record: topology text, planned replicas, launch user and time."""
         self.topology_text = str(about.get("topology", ""))
         self.topology_file = str(about.get("topology_file", ""))
-        self.launched_from = str(about.get("launched_from", ""))
         self.submitted = when(about.get("submitted")) or self.submitted
         planned = list(about.get("replicas", []))
         read = recorded_plan(self.topology_text, planned, known)
@@ -193,7 +190,7 @@ class RunState:
         if host != self.primary or host in self._silent:
             self.mark_found(host, changes)
         self._heard[host] = now
-        self._told_at[host] = float(sample["time"])
+        self._reported_at[host] = float(sample["time"])
         at = float(sample["time"])
         if host == self.primary:
             self.as_of = max(at, self.as_of or 0.0)
@@ -215,13 +212,13 @@ class RunState:
         for host, heard in self._heard.items():
             if now - heard > SILENT_S and host not in self.lost and self._is_busy(host):
                 self._silent.add(host)
-                self._lose(host, self._told_at.get(host) or wall - (now - heard), changes)
+                self._lose(host, self._reported_at.get(host) or wall - (now - heard), changes)
 
     def mark_lost(self, host: str, changes: RunChanges) -> None:
         """Marks a host as unreachable."""
         self._silent.discard(host)
         if host not in self.lost:
-            self._lose(host, self._told_at.get(host) or self.as_of, changes)
+            self._lose(host, self._reported_at.get(host) or self.as_of, changes)
 
     def mark_found(self, host: str, changes: RunChanges) -> None:
         """Marks a host as answering again."""
@@ -235,7 +232,7 @@ class RunState:
     def mark_unfollowed(self, changes: RunChanges) -> None:
         """Marks the run as not followed; the state on its hosts is unknown."""
         self.is_followed = False
-        self.lost = {host: self._told_at.get(host) or self.as_of for host in self.hosts} | self.lost
+        self.lost = {host: self._reported_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
         changes.replicas.update(self.tracks)
 
@@ -265,8 +262,7 @@ class RunState:
         """Returns the latest `step`, `throughput` (all trainers), `loss` (the chief's) or `gpu` (median).
 
         Returns None for a sum of which a part is unknown. For an ended run, the last reports count: replicas end one
-        after the
-        other, and the sum of the remaining ones would be meaningless.
+        after the other, and the sum of the remaining ones would be meaningless.
         """
         if self.is_over:
             return add_up(list(self.tracks.values()))[name]
@@ -361,8 +357,6 @@ class RunState:
             self._waiting = waiting
             # The reason of a restart ends with the restart.
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
-        if (state, reason) == (self.state, self.reason):
-            self._state_since = at
         if state == "running" and self.started is None:
             self.started = at
         self._note(TimelineEvent(at, "run", state, reason=reason, waiting=waiting), changes)

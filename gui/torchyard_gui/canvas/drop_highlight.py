@@ -23,9 +23,7 @@ class DropHighlight(QObject):
         self.item.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
         self.item.hide()
         scene.addItem(self.item)
-        self._pointing = QTimer(self)
-        self._pointing.setSingleShot(True)
-        self._pointing.setInterval(POINT_OUT_MS)
+        self._pointing = QTimer(self, singleShot=True, interval=POINT_OUT_MS)
         self._pointing.timeout.connect(self.hide)
 
     def aim(self, rect: QRectF, *, fits: bool, slot: bool) -> None:

@@ -16,12 +16,7 @@ SHIFT = Qt.KeyboardModifier.ShiftModifier
 CONTROL = Qt.KeyboardModifier.ControlModifier
 IGNORED = Qt.KeyboardModifier.KeypadModifier
 
-ARROWS: dict[int, Direction] = {
-    Key.Key_Left: "left",
-    Key.Key_Right: "right",
-    Key.Key_Up: "up",
-    Key.Key_Down: "down",
-}
+ARROWS: dict[int, Direction] = {Key.Key_Left: "left", Key.Key_Right: "right", Key.Key_Up: "up", Key.Key_Down: "down"}
 
 COMMANDS = {
     (Key.Key_Plus, PLAIN): "zoom_in",

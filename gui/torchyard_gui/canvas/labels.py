@@ -190,11 +190,8 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
     if chip.pinned:
         parts.append(translate("Canvas", "pinned"))
     if chip.group is not None:
-        text = (
-            translate("Canvas", "worker group {number}")
-            if chip.trains
-            else translate("Canvas", "server group {number}")
-        )
+        workers, servers = translate("Canvas", "worker group {number}"), translate("Canvas", "server group {number}")
+        text = workers if chip.trains else servers
         parts.append(text.format(number=chip.group))
     if look is not None:
         parts.append(state_word("unknown" if look.is_unknown else look.state))
@@ -241,9 +238,6 @@ def add_text(role: str, host: str) -> str:
     if not host:
         return translate("Canvas", "add a replica, placed by the planner")
     return translate("Canvas", "add a replica on {host}").format(host=host)
-
-
-translate = QCoreApplication.translate
 
 
 def holder(user: str, gpu: int) -> str:

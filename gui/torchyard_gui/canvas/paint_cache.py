@@ -131,6 +131,15 @@ def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def write(
+    painter: QPainter, x: float, baseline: float, text: str, ink: str, role: str, weight: int = 0, size: int = 0
+) -> None:
+    """Paints a text in the ink of a token, from `x` on."""
+    painter.setPen(theme().color(ink))
+    painter.setFont(font(role, weight, size))
+    painter.drawText(QPointF(x, baseline), text)
+
+
 @cache
 def follow_theme() -> None:
     """Clears the caches on each change of the theme."""

@@ -97,7 +97,7 @@ class TopologyScene(QGraphicsScene):
         self._traffic = traffic
         placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
-        self._racks.take(contents, self._dress)
+        self._racks.take(contents, self._apply_states)
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
@@ -321,7 +321,7 @@ class TopologyScene(QGraphicsScene):
             self.addItem(layer)
         return layer
 
-    def _dress(self, item: RackItem) -> None:
+    def _apply_states(self, item: RackItem) -> None:
         item.set_states(self._states)
         item.set_host(self._hosts.get(item.content.key))
         item.set_zoom(self._zoom)

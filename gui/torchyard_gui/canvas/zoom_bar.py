@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QToolButton, QWidget
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
+from torchyard_gui.widgets.layouts import hbox
 
 
 class ZoomBar(QFrame):
@@ -22,9 +23,7 @@ class ZoomBar(QFrame):
     def __init__(self, parent: QWidget):
         super().__init__(parent)
         self.setCursor(Qt.CursorShape.ArrowCursor)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(2, 2, 2, 2)
-        row.setSpacing(0)
+        row = hbox(parent=self, margins=(2, 2, 2, 2), spacing=0)
         self._out = self._button("minus", self.tr("Zoom out"), "-")
         self._text = QToolButton(self)
         self._text.setFont(theme().font("small"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 
 from torchyard_core.fleet.inventory import Transport
 from torchyard_core.formatting import memory
@@ -31,6 +31,7 @@ from torchyard_gui.fleet.labels import (
 from torchyard_gui.fleet.wrapped_text import WrappedText
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark, label, scroll_area, set_ink
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import StepButtons
 
 Pairs = list[tuple[str, str]]
@@ -185,36 +186,20 @@ class HostDetails(QFrame):
     def _lay_out(self) -> None:
         body = QWidget()
         body.setObjectName("contents")
-        rows = QVBoxLayout(body)
-        rows.setContentsMargins(16, 16, 16, 16)
-        rows.setSpacing(8)
-        heading = QHBoxLayout()
-        heading.setSpacing(8)
-        heading.addWidget(self._mark)
-        heading.addWidget(self.title, 1)
-        rows.addLayout(heading)
-        rows.addWidget(self.state)
+        heading = hbox(self._mark, (self.title, 1), spacing=8)
         self._across = QGridLayout()
         self._across.setSpacing(8)
         self._across.setColumnStretch(0, 1)
         self._across.setColumnStretch(1, 1)
         for button in self.buttons.values():
             button.setParent(body)
-        rows.addLayout(self._across)
         self._rest = QWidget()
-        rest = QVBoxLayout(self._rest)
-        rest.setContentsMargins(0, 8, 0, 0)
-        rest.setSpacing(8)
-        rest.addWidget(self.remark)
-        rest.addWidget(self.problems)
-        rest.addWidget(self.steps)
-        for widget in (self._gpu_heading, self.gpus, self._beside_heading, self._beside, *self._tables):
-            rest.addWidget(widget)
-        rows.addWidget(self._rest)
-        rows.addStretch()
-        outside = QVBoxLayout(self)
-        outside.setContentsMargins(0, 0, 0, 0)
-        outside.addWidget(scroll_area(body))
+        heads = self.remark, self.problems, self.steps
+        parts = self._gpu_heading, self.gpus, self._beside_heading, self._beside
+        vbox(*heads, *parts, *self._tables, parent=self._rest, margins=(0, 8, 0, 0), spacing=8)
+        rows = heading, self.state, self._across, self._rest, None
+        vbox(*rows, parent=body, margins=(16, 16, 16, 16), spacing=8)
+        vbox(scroll_area(body), parent=self, margins=FLUSH)
 
     def sizeHint(self) -> QSize:
         return QSize(theme().metrics.inspector, 400)
@@ -242,11 +227,7 @@ class _Heading(QWidget):
 
     def __init__(self, text: str):
         super().__init__()
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(0, 8, 0, 0)
-        rows.setSpacing(6)
-        rows.addWidget(Divider())
-        rows.addWidget(SectionLabel(text))
+        vbox(Divider(), SectionLabel(text), parent=self, margins=(0, 8, 0, 0), spacing=6)
 
 
 class _Table(QWidget):

@@ -13,10 +13,8 @@ from PySide6.QtWidgets import (
     QCompleter,
     QDialog,
     QFileDialog,
-    QHBoxLayout,
     QLineEdit,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -29,6 +27,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import FormRow, NoticeBar, label, scroll_area
 from torchyard_gui.widgets.dialogs import ConfirmationDialog, DialogButtons
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 WIDTH = 520
 NAME_WIDTH = 128
@@ -205,39 +204,18 @@ class AddHostDialog(QDialog):
         self.add_button, self.cancel_button = buttons.agree, buttons.cancel
         self._body = body = QWidget()
         body.setObjectName("contents")
-        self._body_rows = rows = QVBoxLayout(body)
-        rows.setContentsMargins(20, 0, 20, 4)
-        rows.setSpacing(10)
-        keys = list(self.rows)
-        for key in keys[:6]:
-            rows.addWidget(self.rows[key])
-        beside = QHBoxLayout()
-        beside.setContentsMargins(NAME_WIDTH, 0, 0, 0)
-        beside.addWidget(self.local)
-        rows.addLayout(beside)
-        rows.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        beside = hbox(self.local, margins=(NAME_WIDTH, 0, 0, 0))
+        rows = list(self.rows.values())
         self._rest = QWidget()
-        rest = QVBoxLayout(self._rest)
-        rest.setContentsMargins(0, 0, 0, 0)
-        rest.setSpacing(10)
-        for key in keys[6:]:
-            rest.addWidget(self.rows[key])
+        vbox(*rows[6:], parent=self._rest, margins=FLUSH, spacing=10)
         self._rest.hide()
-        rows.addWidget(self._rest)
-        rows.addStretch()
+        parts = *rows[:6], beside, hbox(self.more, None), self._rest, None
+        self._body_rows = vbox(*parts, parent=body, margins=(20, 0, 20, 4), spacing=10)
         self._scroll = scroll_area(body)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 18, 0, 16)
-        layout.setSpacing(12)
         title = label(self.tr("Add a host"), role="title")
         title.setContentsMargins(20, 0, 20, 0)
-        layout.addWidget(title)
-        layout.addWidget(self.notice)
-        layout.addWidget(self._scroll, 1)
-        foot = QHBoxLayout()
-        foot.setContentsMargins(20, 0, 20, 0)
-        foot.addWidget(buttons)
-        layout.addLayout(foot)
+        foot = hbox(buttons, margins=(20, 0, 20, 0))
+        vbox(title, self.notice, (self._scroll, 1), foot, parent=self, margins=(0, 18, 0, 16), spacing=12)
         self.add_button.setDefault(True)  # only inside its dialog: earlier, Qt would reset it
 
     def done(self, result: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontDatabase
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLabel, QProgressBar, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLabel, QProgressBar, QPushButton, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
+from torchyard_gui.widgets.layouts import vbox
 
 WIDTH = 520
 COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
@@ -45,10 +46,7 @@ class HostKeyDialog(QDialog):
         buttons.accepted.connect(self._trust)
         buttons.rejected.connect(self.reject)
         self.notice.action_triggered.connect(lambda number: self._ask())
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(10)
-        for widget in (
+        vbox(
             self.heading,
             self.progress,
             self.notice,
@@ -56,10 +54,12 @@ class HostKeyDialog(QDialog):
             self.on_record,
             self.advice,
             self.command,
-        ):
-            layout.addWidget(widget)
-        layout.addSpacing(6)
-        layout.addWidget(buttons)
+            6,
+            buttons,
+            parent=self,
+            margins=(20, 18, 20, 16),
+            spacing=10,
+        )
         self.cancel_button.setDefault(True)  # Enter alone must never trust a key
         self.cancel_button.setFocus()
         self._ask()

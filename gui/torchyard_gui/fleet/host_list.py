@@ -32,8 +32,7 @@ class HostList(QListView):
         self._kept: list[str] = []
         self._kept_current = ""
         self._frame = 0
-        self._clock = QTimer(self)
-        self._clock.setInterval(FRAME_MS)
+        self._clock = QTimer(self, interval=FRAME_MS)
         self._clock.timeout.connect(self._move)
         self.setObjectName("hosts")
         self.setAccessibleName(self.tr("Hosts"))

@@ -83,8 +83,8 @@ class HostListModel(QAbstractListModel):
     def _matches(self, status: HostStatus) -> bool:
         labels = " ".join(f"{key}={value}" for key, value in status.host.labels.items())
         gpus = " ".join(gpu.name for gpu in status.gpus)
-        hay = f"{status.name} {place(status)} {labels} {state_word(status)} {gpus}".casefold()
-        return all(word in hay for word in self._words)
+        searched = f"{status.name} {place(status)} {labels} {state_word(status)} {gpus}".casefold()
+        return all(word in searched for word in self._words)
 
     def _changed(self, name: str) -> None:
         index = self.index_of(name)

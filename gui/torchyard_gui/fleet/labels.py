@@ -18,12 +18,7 @@ from torchyard_gui.widgets.next_steps import as_sentence
 
 translate = QCoreApplication.translate
 
-_MARKS = {
-    READY: "ok",
-    DEGRADED: "warning",
-    "key unknown": "warning",
-    UNKNOWN: "unknown",
-}
+_MARKS = {READY: "ok", DEGRADED: "warning", "key unknown": "warning", UNKNOWN: "unknown"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QPushButton, QStackedLayout, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
@@ -23,6 +23,8 @@ from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label
+from torchyard_gui.widgets.buttons import action_button
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -72,9 +74,7 @@ class FleetPage(QWidget):
         self._was_under_way = False
         self.dialog: AddHostDialog | HostKeyDialog | RemoveHostsDialog | None = None
         """The open dialog."""
-        self._summarize_soon = QTimer(self)
-        self._summarize_soon.setSingleShot(True)
-        self._summarize_soon.setInterval(SUMMARIZE_AFTER_MS)
+        self._summarize_soon = QTimer(self, singleShot=True, interval=SUMMARIZE_AFTER_MS)
         self._summarize_soon.timeout.connect(self._summarize)
         self._buttons = self._make_buttons()
         self.bar = self._make_bar()
@@ -346,10 +346,8 @@ class FleetPage(QWidget):
     def _make_buttons(self) -> list[QPushButton]:
         buttons = []
         for action in (self.acts.check_all, self.acts.add):
-            button = QPushButton(action.icon(), action.iconText())
-            button.setToolTip(action.toolTip())
-            button.clicked.connect(action.trigger)
-            action.enabledChanged.connect(button.setEnabled)
+            button = action_button(action, action.iconText())
+            button.setIcon(action.icon())
             buttons.append(button)
         buttons[1].setProperty("primary", True)
         buttons[1].setIcon(icon("plus", "on_accent"))
@@ -358,35 +356,19 @@ class FleetPage(QWidget):
     def _make_bar(self) -> QFrame:
         bar = QFrame()
         bar.setProperty("bar", True)
-        across = QHBoxLayout(bar)
-        across.setContentsMargins(16, 0, 16, 0)
-        across.setSpacing(12)
-        across.addWidget(label(self.title, role="title"))
-        across.addWidget(self.summary)
-        across.addStretch()
         self.search_field.setFixedWidth(220)
-        across.addWidget(self.search_field)
-        for button in self._buttons:
-            across.addWidget(button)
+        parts = label(self.title, role="title"), self.summary, None, self.search_field
+        hbox(*parts, *self._buttons, parent=bar, margins=(16, 0, 16, 0), spacing=12)
         return bar
 
     def _lay_out(self) -> None:
         middle = _Background()
-        rows = QVBoxLayout(middle)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(0)
-        rows.addWidget(self.notice)
         bodies = QWidget()
         self._bodies = QStackedLayout(bodies)
         for body in (self.list, self.empty, self.nothing_found, self.unreadable):
             self._bodies.addWidget(body)
-        rows.addSpacing(MARGIN - 8)
-        rows.addWidget(bodies, 1)
-        across = QHBoxLayout(self)
-        across.setContentsMargins(0, 0, 0, 0)
-        across.setSpacing(0)
-        across.addWidget(middle, 1)
-        across.addWidget(self.details)
+        vbox(self.notice, MARGIN - 8, (bodies, 1), parent=middle, margins=FLUSH, spacing=0)
+        hbox((middle, 1), self.details, parent=self, margins=FLUSH, spacing=0)
 
 
 class _Background(QWidget):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QCoreApplication, Qt
 from PySide6.QtGui import QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QSizePolicy, QWidget
 
 from torchyard_core.formatting import size
 from torchyard_core.launch.checks.check import CHECKLIST, Check
@@ -12,7 +12,9 @@ from torchyard_core.next_steps import steps_of
 from torchyard_gui.launch.checklist_model import Row, where
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, StateMark, clear_layout, label
+from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.indicators import MeterBar
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.next_steps import StepButtons, as_sentence
 
 translate = QCoreApplication.translate
@@ -37,16 +39,11 @@ class ChecklistRow(QWidget):
         self.found.setProperty("role", "small")
         self.found.setProperty("ink", "2")
         self.found.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self.more = QToolButton()
-        self.more.setIcon(icon("chevron-right"))
+        self.more = tool_button("chevron-right", self.tr("Show it host by host"), self.toggle)
         self.more.setAutoRaise(True)
         self.more.setFixedSize(22, 22)
-        self.more.setToolTip(self.tr("Show it host by host"))
-        self.more.setAccessibleName(self.tr("Show it host by host"))
-        self.more.clicked.connect(self.toggle)
         self.bar = MeterBar(0.0, "accent")
-        self._lines = QVBoxLayout()
-        self._lines.setSpacing(2)
+        self._lines = vbox(spacing=2)
         self.steps = StepButtons()
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 3, 0, 3)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from PySide6.QtCore import QEvent, QTimer, Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QApplication, QDialog, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QWidget
 
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.booking.search.conflict import Conflict
@@ -24,6 +24,8 @@ from torchyard_gui.launch.checklist_model import STEPS, Checklist
 from torchyard_gui.launch.checklist_row import ChecklistRow
 from torchyard_gui.launch.question_block import QuestionBlock
 from torchyard_gui.widgets import Divider, NoticeBar, clear_layout, label, scroll_area
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import advice_text
 from torchyard_gui.widgets.screen_reader import announce
 
@@ -56,45 +58,22 @@ class LaunchPanel(QDialog):
 
         self.heading = label(role="title", wrap=True)
         self.about = label(role="small", ink="2")
-        self._list = QVBoxLayout()
-        self._list.setSpacing(2)
+        self._list = vbox(spacing=2)
         inside = QWidget()
         inside.setObjectName("contents")
-        box = QVBoxLayout(inside)
-        box.setContentsMargins(20, 10, 20, 10)
-        box.addLayout(self._list)
-        box.addStretch()
+        vbox(self._list, None, parent=inside, margins=(20, 10, 20, 10))
         self._area = scroll_area(inside, self.tr("Checklist"))
         self.notice = NoticeBar()
         self.notice.action_triggered.connect(self._way_out)
         self.question = QuestionBlock()
         self.question.answered.connect(self._answered)
-        self.again = QPushButton(self.tr("Try again"))
-        self.again.clicked.connect(self.try_again)
-        self.cancel_button = QPushButton(self.tr("Cancel"))
-        self.cancel_button.setToolTip(self.tr("Take the launch back: nothing of it is left on the hosts (Esc)"))
-        self.cancel_button.clicked.connect(self._cancel_pressed)
-        head = QVBoxLayout()
-        head.setContentsMargins(20, 16, 20, 12)
-        head.setSpacing(2)
-        head.addWidget(self.heading)
-        head.addWidget(self.about)
-        foot = QHBoxLayout()
-        foot.setContentsMargins(20, 10, 20, 14)
-        foot.setSpacing(8)
-        foot.addStretch()
-        foot.addWidget(self.again)
-        foot.addWidget(self.cancel_button)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addLayout(head)
-        layout.addWidget(Divider())
-        layout.addWidget(self.notice)
-        layout.addWidget(self.question)
-        layout.addWidget(self._area, 1)
-        layout.addWidget(Divider())
-        layout.addLayout(foot)
+        self.again = push_button(self.tr("Try again"), self.try_again)
+        tip = self.tr("Take the launch back: nothing of it is left on the hosts (Esc)")
+        self.cancel_button = push_button(self.tr("Cancel"), self._cancel_pressed, tip=tip)
+        head = vbox(self.heading, self.about, margins=(20, 16, 20, 12), spacing=2)
+        foot = hbox(None, self.again, self.cancel_button, margins=(20, 10, 20, 14), spacing=8)
+        parts = (head, Divider(), self.notice, self.question, (self._area, 1), Divider(), foot)
+        vbox(*parts, parent=self, margins=FLUSH, spacing=0)
         self.resize(WIDTH, HEIGHT)
 
     @property
@@ -215,7 +194,7 @@ class LaunchPanel(QDialog):
         row = self.checklist.progress(step, done, total)
         self._rows[row.name].refresh()
         if step in STEPS and self.is_launching and self.job is not None and not self.job.is_cancelled:
-            self.about.setText(_doing(self, step))
+            self.about.setText(_step_text(self, step))
 
     def _asked(self, question: Confirmation) -> None:
         if self.job is not None and not self.job.is_cancelled:
@@ -360,7 +339,7 @@ class LaunchPanel(QDialog):
         return self._rows[name]
 
 
-def _doing(panel: LaunchPanel, step: str) -> str:
+def _step_text(panel: LaunchPanel, step: str) -> str:
     return {
         "reaching": panel.tr("Reaching the hosts …"),
         "looking": panel.tr("Looking at the hosts …"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from torchyard_core.launch.confirmations import Confirmation
 from torchyard_gui.widgets import StateMark, label
 from torchyard_gui.widgets.dialogs import yes_to
+from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.next_steps import advice_text, as_sentence
 
 
@@ -25,25 +26,10 @@ class QuestionBlock(QFrame):
         self.yes = QPushButton(self.tr("Send them"))
         self.no = QPushButton(self.tr("Do not launch"))
         self.question = label(role="strong", wrap=True)
-        answers = QHBoxLayout()
-        answers.setSpacing(8)
-        answers.addWidget(self.question, 1)
-        answers.addWidget(self.yes)
-        answers.addWidget(self.no)
-        text = QVBoxLayout()
-        text.setSpacing(6)
-        text.addWidget(self.sentence)
-        text.addWidget(self.advice)
-        text.addSpacing(2)
-        text.addLayout(answers)
-        mark = QVBoxLayout()
-        mark.addWidget(StateMark("warning"))
-        mark.addStretch()
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(20, 10, 20, 12)
-        layout.setSpacing(10)
-        layout.addLayout(mark)
-        layout.addLayout(text, 1)
+        answers = hbox((self.question, 1), self.yes, self.no, spacing=8)
+        text = vbox(self.sentence, self.advice, 2, answers, spacing=6)
+        mark = vbox(StateMark("warning"), None)
+        hbox(mark, (text, 1), parent=self, margins=(20, 10, 20, 12), spacing=10)
         for button, yes in ((self.yes, True), (self.no, False)):
             button.setAutoDefault(True)
             button.clicked.connect(lambda checked=False, yes=yes: self._answer(yes))

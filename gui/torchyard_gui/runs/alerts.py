@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from PySide6.QtCore import QCoreApplication, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.widgets import Card, StateMark, clear_layout, label
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.screen_reader import announce
 
 translate = QCoreApplication.translate
@@ -124,17 +125,9 @@ class AlertsPanel(QWidget):
         super().__init__(parent)
         self._needs: list[Alert] = []
         self._count = label(ink="2")
-        head = QHBoxLayout()
-        head.addWidget(label(self.tr("Needs you"), role="title"))
-        head.addStretch()
-        head.addWidget(self._count)
-        self._cards = QVBoxLayout()
-        self._cards.setSpacing(8)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addLayout(head)
-        layout.addLayout(self._cards)
+        head = hbox(label(self.tr("Needs you"), role="title"), None, self._count)
+        self._cards = vbox(spacing=8)
+        vbox(head, self._cards, parent=self, margins=FLUSH, spacing=8)
         self.hide()
 
     @property
@@ -170,13 +163,9 @@ class _NeedCard(Card):
         self.setAccessibleName(f"{need.title}. {need.detail}")
         title = label(need.title, role="strong", wrap=True)
         detail = label(need.detail, role="small", ink="2", wrap=True)
-        head = QHBoxLayout()
-        head.setSpacing(8)
+        head = hbox(spacing=8)
         head.addWidget(StateMark(need.state), 0, Qt.AlignmentFlag.AlignTop)
-        text = QVBoxLayout()
-        text.setSpacing(2)
-        text.addWidget(title)
-        text.addWidget(detail)
+        text = vbox(title, detail, spacing=2)
         head.addLayout(text, 1)
         self.body.addLayout(head)
         if need.replica:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
@@ -110,22 +113,28 @@ class MiniPlot(QWidget):
         ys = rect.bottom() - rect.height() * (
             (np.clip(values, low, high) - low) / span if high > low else 0.5 + 0 * values
         )
-        pieces, points = [], []
-        for x, y, is_known in zip(xs.tolist(), ys.tolist(), known.tolist(), strict=True):
-            if is_known:
-                points.append(QPointF(x, y))
-                continue
-            if len(points) > 1:
-                pieces.append(QPolygonF(points))
-            points = []
-        if len(points) > 1:
-            pieces.append(QPolygonF(points))
-        return pieces
+        return lines_between_gaps(xs, np.where(known, ys, np.nan))
 
     def _announce(self) -> None:
         self.setAccessibleName(f"{self._name}{self._note}: {self._value}")
         self.setAccessibleDescription(self.sentence)
         self.setToolTip(self.sentence)
+
+
+def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
+    """Returns the lines through two or more adjacent points; a NaN is a gap."""
+    pieces: list[QPolygonF] = []
+    points: list[QPointF] = []
+    for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
+        if math.isnan(y):
+            if len(points) > 1:
+                pieces.append(QPolygonF(points))
+            points = []
+        else:
+            points.append(QPointF(x, y))
+    if len(points) > 1:
+        pieces.append(QPolygonF(points))
+    return pieces
 
 
 def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QApplication, QFileDialog, QHBoxLayout, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QFileDialog, QStackedWidget, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
@@ -26,6 +26,7 @@ from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.empty_state import EmptyListMessage
+from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.next_steps import error_text
 
 BAR_EVERY_MS = 1000
@@ -64,14 +65,8 @@ class RunsPage(QWidget):
         self.search.textChanged.connect(self._nothing.look)
         left = QWidget()
         left.setMinimumWidth(180)
-        left_box = QVBoxLayout(left)
-        left_box.setContentsMargins(0, 12, 0, 8)
-        left_box.setSpacing(8)
-        search_box = QHBoxLayout()
-        search_box.setContentsMargins(12, 0, 12, 0)
-        search_box.addWidget(self.search)
-        left_box.addLayout(search_box)
-        left_box.addWidget(self.list, 1)
+        search_box = hbox(self.search, margins=(12, 0, 12, 0))
+        vbox(search_box, (self.list, 1), parent=left, margins=(0, 12, 0, 8), spacing=8)
         self._left = left
 
         acts = self.actions_
@@ -88,18 +83,11 @@ class RunsPage(QWidget):
             topology,
             icon_name="runs",
         )
-        self.across = QSplitter(Qt.Orientation.Horizontal)
-        self.across.addWidget(left)
-        self.across.addWidget(self.run_view)
-        self.across.setChildrenCollapsible(False)
-        self.across.setStretchFactor(1, 1)
-        self.across.setSizes([216, 1000])
+        self.across = splitter(Qt.Orientation.Horizontal, left, self.run_view, grows=1, sizes=[216, 1000])
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
         self._pages.addWidget(self.across)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self._pages)
+        vbox(self._pages, parent=self, margins=FLUSH)
 
         self._bar_timer = self._timer(BAR_EVERY_MS, self._tick)
         self._refresh_timer = self._timer(REFRESH_EVERY_MS, model.refresh)
@@ -118,14 +106,14 @@ class RunsPage(QWidget):
         acts.plots.triggered.connect(lambda: self.bar.views.set_value("plots"))
         acts.log.triggered.connect(lambda: self.run_view.log.set_open(not self.run_view.log.is_open))
         acts.find.triggered.connect(self.run_view.log.start_search)
-        self.addActions(acts.all)
+        self.addActions(acts.all())
         self._runs_changed()
         self._enable()
 
     # Called by the window
 
     def page_actions(self) -> list[QAction]:
-        return self.actions_.all
+        return self.actions_.all()
 
     def panes(self) -> list[QWidget]:
         """Returns the panes for F6."""
@@ -258,8 +246,7 @@ class RunsPage(QWidget):
         self._refresh_timer.stop()
 
     def _timer(self, interval: int, slot: Callable[[], object]) -> QTimer:
-        timer = QTimer(self)
-        timer.setInterval(interval)
+        timer = QTimer(self, interval=interval)
         timer.timeout.connect(slot)
         return timer
 

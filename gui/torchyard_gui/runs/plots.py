@@ -8,7 +8,7 @@ import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QComboBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QGridLayout, QWidget
 
 from torchyard_core.replica_metrics import OWN
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -17,6 +17,7 @@ from torchyard_gui.bridge.step_breakdown import name_of
 from torchyard_gui.runs.downsampling import Values, bounds, calmed, extremes
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, clear_layout, label
+from torchyard_gui.widgets.layouts import hbox, vbox
 
 STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
 OWN_PLOT = "own"
@@ -38,8 +39,7 @@ class Plots(QWidget):
     """Up to four plots over one time axis: the wheel, + and - zoom, drags and arrows move, 0 shows all.
 
     Ranges are set in steps, and points are downsampled to the visible resolution; pyqtgraph's own means cost twice as
-    much
-    for 16 curves of an hour.
+    much for 16 curves of an hour.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -49,9 +49,7 @@ class Plots(QWidget):
         self._is_old = False
         self._shows_all = True
         """Whether the time axis covers the whole run, not a zoomed part."""
-        self._settle = QTimer(self)
-        self._settle.setSingleShot(True)
-        self._settle.setInterval(AFTER_ZOOM_MS)
+        self._settle = QTimer(self, singleShot=True, interval=AFTER_ZOOM_MS)
         self._settle.timeout.connect(self._draw)
         self._legend = QGridLayout()
         self._legend.setHorizontalSpacing(14)
@@ -102,20 +100,13 @@ class Plots(QWidget):
         self._grid = QWidget()
         self._grid.setLayout(grid)
         self.nothing = EmptyState(self.tr("No curves of this run"), "", icon_name="chart")
-        head = QHBoxLayout()
-        head.addLayout(self._legend)
-        head.addStretch()
+        head = hbox(self._legend, None)
         head.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
         head.addWidget(self.reported, 0, Qt.AlignmentFlag.AlignTop)
         head.addWidget(self.choice, 0, Qt.AlignmentFlag.AlignTop)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 12, 16, 12)
-        layout.setSpacing(10)
-        layout.addLayout(head)
-        layout.addWidget(self._grid, 1)
-        layout.addWidget(self.nothing, 1)
-        theme().changed.connect(self._dress)
-        self._dress()
+        vbox(head, (self._grid, 1), (self.nothing, 1), parent=self, margins=(16, 12, 16, 12), spacing=10)
+        theme().changed.connect(self._apply_theme)
+        self._apply_theme()
         self._say_nothing()
 
     def _choose(self, choice: str) -> None:
@@ -364,7 +355,7 @@ class Plots(QWidget):
         for number, name in enumerate(self._names):
             self._legend.addWidget(PlotKey(name, number), number // KEYS_ACROSS, number % KEYS_ACROSS)
 
-    def _dress(self) -> None:
+    def _apply_theme(self) -> None:
         look = theme()
         for plot in self._plots.values():
             plot.setBackground(look.color("s2"))
@@ -408,9 +399,7 @@ class PlotKey(QWidget):
     def __init__(self, name: str, number: int):
         super().__init__()
         self._number = number
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(20, 0, 0, 0)
-        layout.addWidget(label(name, role="small", ink="2"))
+        hbox(label(name, role="small", ink="2"), parent=self, margins=(20, 0, 0, 0))
         theme().changed.connect(self.update)
 
     def paintEvent(self, event: QPaintEvent) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-from PySide6.QtCore import QModelIndex, QPointF, QRect, QRectF, QSortFilterProxyModel, Qt, QTimer, Signal
-from PySide6.QtGui import QHideEvent, QPainter, QPolygonF, QResizeEvent
+from PySide6.QtCore import QModelIndex, QRect, QRectF, QSortFilterProxyModel, Qt, QTimer, Signal
+from PySide6.QtGui import QHideEvent, QPainter, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -20,6 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from torchyard_gui.bridge.run_state_types import ReplicaStatus
+from torchyard_gui.runs.mini_plot import lines_between_gaps
 from torchyard_gui.runs.replica_table_model import (
     GPUS,
     HOST,
@@ -74,9 +73,7 @@ class ReplicaTable(QTableView):
         self._fit_columns()
         self.selectionModel().selectionChanged.connect(self._chosen)
         self.activated.connect(self._opened)
-        self._sort_timer = QTimer(self)
-        self._sort_timer.setSingleShot(True)
-        self._sort_timer.setInterval(SORT_EVERY_MS)
+        self._sort_timer = QTimer(self, singleShot=True, interval=SORT_EVERY_MS)
         self._sort_timer.timeout.connect(self._sort_again)
         self.replicas.dataChanged.connect(self._data_changed)
         self.replicas.modelReset.connect(self._fit_columns)
@@ -180,26 +177,10 @@ class ReplicaDelegate(QStyledItemDelegate):
         xs = rect.x() + np.arange(len(values)) * (width / (SPARK_POINTS - 1)) + width * (1 - len(values) / SPARK_POINTS)
         ys = rect.y() + 5 + height * (1 - np.clip(values / top, 0, 1))
         painter.setPen(theme().pen("meter"))
-        for piece in _pieces(xs, ys):
+        for piece in lines_between_gaps(xs, ys):
             painter.drawPolyline(piece)
 
 
 def _text(painter: QPainter, rect: QRect, text: str, side: Qt.AlignmentFlag) -> None:
     short = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, rect.width())
     painter.drawText(rect, side | Qt.AlignmentFlag.AlignVCenter, short)
-
-
-def _pieces(xs: Any, ys: Any) -> list[QPolygonF]:
-    """Returns the lines between gaps."""
-    pieces: list[QPolygonF] = []
-    points: list[QPointF] = []
-    for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
-        if math.isnan(y):
-            if len(points) > 1:
-                pieces.append(QPolygonF(points))
-            points = []
-        else:
-            points.append(QPointF(x, y))
-    if len(points) > 1:
-        pieces.append(QPolygonF(points))
-    return pieces

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.runs.labels import clock, duration, mark_of, moment_in_full, rate, restarts, state_word
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
+from torchyard_gui.widgets.buttons import action_button
+from torchyard_gui.widgets.layouts import hbox, vbox
 
 
 class RunBar(QFrame):
@@ -37,25 +38,15 @@ class RunBar(QFrame):
         self.state = ElidedLabel()
         self.state.setProperty("ink", "2")
         self.views = Segmented(
-            [
-                ("canvas", self.tr("Hosts")),
-                ("table", self.tr("Replicas")),
-                ("plots", self.tr("Plots")),
-            ]
+            [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._stop, self._restart, self._booking = stop, restart, booking
-        self._buttons = {action: _button(action) for action in (booking, copy, fetch, restart, stop)}
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(16, 0, 16, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.name)
-        layout.addSpacing(4)
-        layout.addWidget(self.mark)
-        layout.addWidget(self.state, 1)
-        layout.addWidget(self.views, 0, Qt.AlignmentFlag.AlignVCenter)
-        layout.addSpacing(8)
-        for button in self._buttons.values():
-            layout.addWidget(button)
+        self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
+        for action, button in self._buttons.items():
+            button.setIcon(action.icon())
+        views = vbox(None, self.views, None)  # at its own height
+        parts = self.name, 4, self.mark, (self.state, 1), views, 8
+        hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)
         self.set_feed(None)
 
@@ -115,17 +106,3 @@ class RunBar(QFrame):
         if throughput is not None and not picture.is_over and picture.state != "restarting":
             parts.append(self.tr("{rate} samples/s").format(rate=rate(throughput)))
         return parts
-
-
-def _button(action: QAction) -> QPushButton:
-    button = QPushButton(action.text())
-    button.setIcon(action.icon())
-    button.setToolTip(action.toolTip())
-    button.clicked.connect(action.trigger)
-
-    def follow() -> None:
-        button.setEnabled(action.isEnabled())
-
-    action.changed.connect(follow)
-    follow()
-    return button

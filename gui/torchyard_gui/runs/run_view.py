@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QStackedWidget, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import RunChanges
@@ -24,6 +24,7 @@ from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
 from torchyard_gui.widgets.empty_state import EmptyListMessage
+from torchyard_gui.widgets.layouts import FLUSH, splitter, vbox
 from torchyard_gui.widgets.next_steps import advice_text
 
 VIEWS = ("canvas", "table", "plots")
@@ -32,8 +33,6 @@ LOG_HEIGHT = 220
 
 class RunView(QWidget):
     """Shows a RunFeed. All views share the selection."""
-
-    trouble = Signal(str)
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -56,32 +55,15 @@ class RunView(QWidget):
         self.log = LogDock(model)
 
         below = QWidget()
-        table_box = QVBoxLayout(below)
-        table_box.setContentsMargins(0, 0, 0, 0)
-        table_box.setSpacing(0)
         self._find_row = _padded(self.search)
-        table_box.addWidget(self._find_row)
-        table_box.addWidget(self.table, 1)
+        vbox(self._find_row, (self.table, 1), parent=below, margins=FLUSH, spacing=0)
         self.stack = QStackedWidget()
         for widget in (self.canvas, below, self.plots):
             self.stack.addWidget(widget)
-        self.upright = QSplitter(Qt.Orientation.Vertical)
-        self.upright.addWidget(self.stack)
-        self.upright.addWidget(self.log)
-        self.upright.setChildrenCollapsible(False)
-        self.upright.setStretchFactor(0, 1)
-        self.across = QSplitter(Qt.Orientation.Horizontal)
-        self.across.addWidget(self.upright)
-        self.across.addWidget(self.side)
-        self.across.setChildrenCollapsible(False)
-        self.across.setStretchFactor(0, 1)
-        self.across.setSizes([800, theme().metrics.inspector])
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.notice)
-        layout.addWidget(self.work)
-        layout.addWidget(self.across, 1)
+        self.upright = splitter(Qt.Orientation.Vertical, self.stack, self.log, grows=0)
+        sizes = [800, theme().metrics.inspector]
+        self.across = splitter(Qt.Orientation.Horizontal, self.upright, self.side, grows=0, sizes=sizes)
+        vbox(self.notice, self.work, (self.across, 1), parent=self, margins=FLUSH, spacing=0)
 
         self.scene.selection_changed.connect(self.choose)
         self.canvas.activated.connect(self.log.show_replica)
@@ -89,7 +71,7 @@ class RunView(QWidget):
         self.table.opened.connect(self.log.show_replica)
         self.side.opened.connect(self.log.show_replica)
         self.log.opened_changed.connect(self._log_opened)
-        self.notice.action_triggered.connect(self._notice_pressed)
+        self.notice.action_triggered.connect(lambda number: self._on_notice())
         self._log_opened(False)
         self._on_notice: Callable[[], None] = lambda: None
 
@@ -147,9 +129,6 @@ class RunView(QWidget):
         super().showEvent(event)
         if self._is_old:
             self._refresh()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
 
     def _take(self, changes: RunChanges) -> None:
         if changes.shown:
@@ -267,9 +246,6 @@ class RunView(QWidget):
         self._on_notice = lambda: self.log.show_replica(name)
         self.notice.show_notice(kind, text, self.tr("Show its log"), closable=False, is_known=is_known)
 
-    def _notice_pressed(self, number: int) -> None:
-        self._on_notice()
-
     def _log_opened(self, on: bool) -> None:
         head = theme().metrics.problems + 8
         if on:
@@ -285,8 +261,6 @@ class RunView(QWidget):
 
 def _padded(widget: QWidget) -> QWidget:
     around = QWidget()
-    layout = QVBoxLayout(around)
-    layout.setContentsMargins(12, 10, 12, 8)
-    layout.addWidget(widget)
+    vbox(widget, parent=around, margins=(12, 10, 12, 8))
     widget.setMaximumWidth(260)
     return around

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from PySide6.QtCore import QRect, Qt, Signal
-from PySide6.QtWidgets import QGridLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state import OF_TRAINERS, SUMS
@@ -18,6 +18,7 @@ from torchyard_gui.runs.mini_plot import MiniPlot
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import SectionLabel, label, scroll_area
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 SHOWN = 600
 """Samples in the small plots: ten minutes at one per second."""
@@ -50,22 +51,21 @@ class SidePanel(QWidget):
         self.timeline.opened.connect(self.opened)
         inside = QWidget()
         inside.setObjectName("contents")
-        layout = QVBoxLayout(inside)
-        layout.setContentsMargins(16, 14, 16, 16)
-        layout.setSpacing(10)
-        layout.addWidget(self.needs)
-        for plot in self.plots.values():
-            layout.addWidget(plot)
-        layout.addWidget(self.step)
-        layout.addSpacing(6)
-        layout.addWidget(SectionLabel(self.tr("Events")))
-        layout.addWidget(self.timeline)
-        layout.addStretch()
+        vbox(
+            self.needs,
+            *self.plots.values(),
+            self.step,
+            6,
+            SectionLabel(self.tr("Events")),
+            self.timeline,
+            None,
+            parent=inside,
+            margins=(16, 14, 16, 16),
+            spacing=10,
+        )
         self._area, self._inside = scroll_area(inside), inside
         self.timeline.row_entered.connect(self._show_row)
-        around = QVBoxLayout(self)
-        around.setContentsMargins(0, 0, 0, 0)
-        around.addWidget(self._area)
+        vbox(self._area, parent=self, margins=FLUSH)
 
     def set_feed(self, feed: RunFeed | None) -> None:
         self._feed, self._replica = feed, ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QWidget
 
 from torchyard_gui.widgets import label
+from torchyard_gui.widgets.dialogs import dialog_layout
 
 
 class StopDialog(QDialog):
@@ -31,14 +32,7 @@ class StopDialog(QDialog):
         self.keep.setDefault(True)
         buttons.accepted.connect(self._confirm)
         buttons.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(12)
-        layout.addWidget(label(self.windowTitle(), role="title"))
-        layout.addWidget(label(sentence, ink="2", wrap=True))
-        layout.addWidget(self.force)
-        layout.addSpacing(4)
-        layout.addWidget(buttons)
+        dialog_layout(self, label(sentence, ink="2", wrap=True), self.force, 4, buttons, spacing=12)
         self.keep.setFocus()
 
     def _confirm(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from PySide6.QtCore import QByteArray, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QAction, QColor, QGuiApplication, QIcon, QIconEngine, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
-from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
+from PySide6.QtWidgets import QAbstractButton, QApplication
 
 from torchyard_gui.theme.marks import paint_role_badge, paint_state
 from torchyard_gui.theme.svg_files import svg_text
@@ -102,15 +102,12 @@ def state_icon(state: str) -> QIcon:
 def refresh_icons() -> None:
     """Redraws the icons of all actions and buttons in the current colours."""
     for widget in QApplication.allWidgets():
-        _refresh_actions(widget)
+        children = widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)
+        for action in {*widget.actions(), *children}:
+            if (found := _again(action.icon())) is not None:
+                action.setIcon(found)
         if isinstance(widget, QAbstractButton) and (found := _again(widget.icon())) is not None:
             widget.setIcon(found)
-
-
-def _refresh_actions(widget: QWidget) -> None:
-    for action in {*widget.actions(), *widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)}:
-        if (found := _again(action.icon())) is not None:
-            action.setIcon(found)
 
 
 def _again(old: QIcon) -> QIcon | None:

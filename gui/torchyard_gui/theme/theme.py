@@ -100,7 +100,7 @@ class Theme(QObject):
         self.prepare(application)
         if not self._has_sheet:
             self._has_sheet = True
-            self._dress()
+            self._style_application()
 
     def prepare(self, application: QApplication) -> None:
         """Applies everything except the style sheet.
@@ -113,7 +113,7 @@ class Theme(QObject):
         self._is_prepared = True
         application.setStyle("Fusion")
         application.setFont(self.font("body"))
-        self._dress()
+        self._style_application()
 
     def _wanted(self) -> Tokens:
         if self.mode == "system":
@@ -131,10 +131,10 @@ class Theme(QObject):
         self._pens.clear()
         self._brushes.clear()
         if self._is_prepared:
-            self._dress()
+            self._style_application()
         self.changed.emit()
 
-    def _dress(self) -> None:
+    def _style_application(self) -> None:
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         application.setPalette(self._palette())

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 class Tokens(NamedTuple):
     """The colours of one theme as #RRGGBB. Text on `s2` has a contrast of at least 4.8 : 1; role colours are
-    distinguishable
-    with colour blindness."""
+    distinguishable with colour blindness."""
 
     dark: bool
     # Surfaces: canvas, panel, card

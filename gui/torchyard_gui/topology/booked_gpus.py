@@ -21,8 +21,7 @@ translate = QCoreApplication.translate
 
 def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime) -> dict[str, HostLiveState]:
     """Returns the live states of hosts with bookings: holders of slots, and a note in the header of hosts that the
-    design does
-    not use."""
+    design does not use."""
     booked = planning.booked
     if not booked.others and not booked.own:
         return {}

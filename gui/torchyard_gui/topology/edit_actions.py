@@ -10,9 +10,9 @@ from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
 
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.strategies.presets import Preset, all_presets
-from torchyard_gui.topology.action_factory import SUBMENU, action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.labels import preset_sentence, preset_title, role_name, role_sentence
+from torchyard_gui.widgets.page_actions import SUBMENU, action
 
 
 class EditActions(QObject):
@@ -45,21 +45,11 @@ class EditActions(QObject):
         self.cut = make(self.tr("Cu&t"), self._cut, keys.Cut, "cut")
         self.copy = make(self.tr("&Copy"), self._copy, keys.Copy, "copy")
         self.paste = make(self.tr("&Paste"), self._paste, keys.Paste, "paste")
-        self.duplicate = make(
-            self.tr("D&uplicate"),
-            lambda: self._do(self._editor.duplicate()),
-            "Ctrl+D",
-            "duplicate",
-            self.tr("More of what is selected"),
-        )
+        tip = self.tr("More of what is selected")
+        self.duplicate = make(self.tr("D&uplicate"), self._duplicate, "Ctrl+D", "duplicate", tip)
         self.delete = make(self.tr("&Delete"), self._delete, keys.Delete, "trash", self.tr("Delete what is selected"))
-        self.unpin = make(
-            self.tr("U&npin"),
-            lambda: self._do(self._editor.unpin(self._editor.selection)),
-            "Ctrl+U",
-            "pin",
-            self.tr("Leave it to the planner where the selected replicas go"),
-        )
+        tip = self.tr("Leave it to the planner where the selected replicas go")
+        self.unpin = make(self.tr("U&npin"), self._unpin, "Ctrl+U", "pin", tip)
         self.select_all = make(self.tr("Select &all"), self._editor.select_all, keys.SelectAll)
         self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
         self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
@@ -107,9 +97,8 @@ class EditActions(QObject):
 
     def _adds_preset(self, preset: Preset) -> QAction:
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset))
-        made = action(
-            self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)), None, "", preset_sentence(preset)
-        )
+        made = action(self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)))
+        made.setToolTip(preset_sentence(preset))
         made.setProperty(SUBMENU, self.tr("Presets"))
         return made
 
@@ -127,8 +116,14 @@ class EditActions(QObject):
     def _paste(self) -> None:
         self._do(self._editor.paste(QGuiApplication.clipboard().text()))
 
+    def _duplicate(self) -> None:
+        self._do(self._editor.duplicate())
+
     def _delete(self) -> None:
         self._do(self._editor.remove(self._editor.selection))
+
+    def _unpin(self) -> None:
+        self._do(self._editor.unpin(self._editor.selection))
 
 
 def _name_edit(action: QAction, verb: str, edit: str) -> None:

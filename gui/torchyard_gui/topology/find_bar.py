@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout
+from PySide6.QtWidgets import QFrame
 
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_gui.canvas.scene import TopologyScene
@@ -12,6 +12,7 @@ from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.labels import role_name
 from torchyard_gui.widgets.input_fields import SearchField
+from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import label
 
@@ -34,11 +35,7 @@ class FindBar(QFrame):
         self.field = SearchField(self.tr("Name, pool, host, is:pinned, is:invalid"))
         self.field.setToolTip(self.tr("All words must fit. Enter keeps what was found selected, Esc does not"))
         self.found = label(role="small", ink="2")
-        across = QHBoxLayout(self)
-        across.setContentsMargins(8, 6, 10, 6)
-        across.setSpacing(8)
-        across.addWidget(self.field, 1)
-        across.addWidget(self.found)
+        hbox((self.field, 1), self.found, parent=self, margins=(8, 6, 10, 6), spacing=8)
         self.field.textChanged.connect(self._search)
         self.field.installEventFilter(self)
         view.installEventFilter(self)

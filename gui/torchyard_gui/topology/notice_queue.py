@@ -57,10 +57,6 @@ class NoticeQueue(QObject):
         if self._notices.pop(subject, None) is not None:
             self._show()
 
-    def notice_of(self, subject: str) -> Notice | None:
-        """Returns the notice of a subject, shown or waiting."""
-        return self._notices.get(subject)
-
     def _show(self) -> None:
         self._shown = min(self._notices, key=ORDER.index, default="")
         notice = self._notices.get(self._shown)

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
 from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
 from torchyard_core.topology.file import topology_from_text
-from torchyard_core.topology.model import Role, StrategyKind
+from torchyard_core.topology.model import Role
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
-from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.booked_gpus import booked_states
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor, HostsSource
@@ -34,7 +33,9 @@ from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
 from torchyard_gui.topology.top_bar import TopBar
 from torchyard_gui.topology.validation import Validation
 from torchyard_gui.topology.yaml_view import YamlPane
+from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.notice_bar import NoticeBar
+from torchyard_gui.widgets.page_actions import action
 from torchyard_gui.widgets.toast import Toast
 
 if TYPE_CHECKING:
@@ -174,31 +175,20 @@ class TopologyPage(QWidget):
         return made
 
     def _lay_out(self) -> None:
-        self.split = QSplitter(Qt.Orientation.Horizontal)
+        sizes = [YAML_WIDTH * 2, YAML_WIDTH]
+        self.split = splitter(Qt.Orientation.Horizontal, self.view, self.yaml, grows=0, sizes=sizes)
         self.split.setObjectName("topology-canvas-yaml")
-        self.split.setChildrenCollapsible(False)
-        self.split.addWidget(self.view)
-        self.split.addWidget(self.yaml)
-        self.split.setStretchFactor(0, 1)
-        self.split.setSizes([YAML_WIDTH * 2, YAML_WIDTH])
         self.yaml.hide()
-        middle = QVBoxLayout()
-        middle.setSpacing(0)
-        middle.addWidget(self.notice_bar)
-        middle.addWidget(self.split, 1)
-        middle.addWidget(self.problems)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.palette_)
-        layout.addLayout(middle, 1)
-        layout.addWidget(self.inspector)
+        middle = vbox(self.notice_bar, (self.split, 1), self.problems, spacing=0)
+        hbox(self.palette_, (middle, 1), self.inspector, parent=self, margins=FLUSH, spacing=0)
 
     def _make_actions(self) -> None:
         view = partial(action, self, "view")
         self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
+        fields = self.tr("Go to the fields; shuts them again where they lie over the page")
+        checks = self.tr("Log in on every host and read what it has. Changes nothing there")
         self._view_actions = [
             view(self.tr("Zoom in"), self.view.zoom_in, "Ctrl++", "zoom-in"),
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
@@ -207,20 +197,8 @@ class TopologyPage(QWidget):
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
-            view(
-                self.tr("Check all hosts"),
-                self._hosts.check,
-                "F5",
-                "refresh",
-                self.tr("Log in on every host and read what it has. Changes nothing there"),
-            ),
-            view(
-                self.tr("Fields of what is selected"),
-                self.fields.toggle,
-                "Ctrl+I",
-                "edit",
-                self.tr("Go to the fields; shuts them again where they lie over the page"),
-            ),
+            view(self.tr("Check all hosts"), self._hosts.check, "F5", "refresh", checks),
+            view(self.tr("Fields of what is selected"), self.fields.toggle, "Ctrl+I", "edit", fields),
         ]
         found = self.tr("Select replicas by letters of their name, pool or host; is:pinned and is:invalid")
         self._view_actions.append(
@@ -256,7 +234,8 @@ class TopologyPage(QWidget):
         self.palette_.preset_chosen.connect(lambda key: self._do(self.editor.add_preset(key)))
         self.palette_.machine_chosen.connect(lambda name: self._do(self.editor.set_machine(name)))
         self.problems.jump.connect(self.jump_to)
-        self.bar.strategy_chosen.connect(self._strategy_chosen)
+        set_kind = partial(self.editor.set_strategy, "kind", label=self.tr("strategy"))
+        self.bar.strategy_chosen.connect(lambda kind: self._do(set_kind(kind.value)))
         self.autosave.failed.connect(self.say)
 
     # Updates
@@ -366,9 +345,6 @@ class TopologyPage(QWidget):
         rect = self.scene.rect_of_rack(host)
         if not rect.isNull():
             self.view.ensureVisible(rect)
-
-    def _strategy_chosen(self, kind: StrategyKind) -> None:
-        self._do(self.editor.set_strategy("kind", kind.value, self.tr("strategy")))
 
     def _context(self, place: QPoint) -> None:
         menu = QMenu(self)

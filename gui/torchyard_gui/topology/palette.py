@@ -8,7 +8,7 @@ from functools import partial
 
 from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -27,9 +27,11 @@ from torchyard_gui.topology.labels import (
     role_sentence,
 )
 from torchyard_gui.topology.palette_list import COUNT, KEY, NONE, PaletteList, PaletteSection
+from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.containers import scroll_area
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.input_fields import NumberField, SearchField
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
 _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
@@ -79,12 +81,7 @@ class Palette(QFrame):
         self.nothing = label(role="small", ink="2", wrap=True)
         self.nothing.hide()
         self.popup = CountPopup(self)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(12, 12, 8, 12)
-        layout.setSpacing(8)
-        layout.addWidget(self.search)
-        layout.addWidget(self.nothing)
-        layout.addWidget(self._scrolled())
+        vbox(self.search, self.nothing, self._scrolled(), parent=self, margins=(12, 12, 8, 12), spacing=8)
         self.search.textChanged.connect(self._filter)
         self.search.installEventFilter(self)
         self.popup.agreed.connect(self.role_chosen)
@@ -94,12 +91,7 @@ class Palette(QFrame):
         """Returns a scroll area with the sections."""
         inner = QWidget()
         inner.setObjectName("contents")
-        layout = QVBoxLayout(inner)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        for section in self.sections:
-            layout.addWidget(section)
-        layout.addStretch()
+        vbox(*self.sections, None, parent=inner, margins=FLUSH, spacing=8)
         return scroll_area(inner)
 
     # Lists, created when first shown or searched
@@ -314,15 +306,8 @@ class CountPopup(Popup):
         self.number.setAccessibleName(self.tr("How many"))
         self.number.setMinimumWidth(72)
         self._noun = label()
-        self.add = QPushButton(self.tr("Add"))
-        self.add.setProperty("primary", True)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(10, 8, 10, 8)
-        layout.setSpacing(8)
-        layout.addWidget(self.number)
-        layout.addWidget(self._noun)
-        layout.addWidget(self.add)
-        self.add.clicked.connect(self.agree)
+        self.add = push_button(self.tr("Add"), self.agree, "primary")
+        hbox(self.number, self._noun, self.add, parent=self, margins=(10, 8, 10, 8), spacing=8)
 
     def ask(self, key: str, noun: str, place: QPoint) -> None:
         """Opens at a screen position."""

@@ -16,12 +16,12 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import SectionLabel
 
 KEY = int(Qt.ItemDataRole.UserRole)
@@ -211,10 +211,7 @@ class PaletteSection(QWidget):
             theme().changed.connect(self._draw)
         self.head.setToolTip(tip)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 4)
-        self._layout.setSpacing(4)
-        self._layout.addWidget(self.head)
+        self._layout = vbox(self.head, parent=self, margins=(0, 0, 0, 4), spacing=4)
         self._draw()
 
     @cached_property

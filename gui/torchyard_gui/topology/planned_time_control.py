@@ -5,16 +5,19 @@ from __future__ import annotations
 from functools import cached_property
 
 from PySide6.QtCore import QCoreApplication, QPoint
-from PySide6.QtGui import QAction, QKeySequence
-from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QLineEdit, QPushButton, QWidget
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.planned_time import PlannedTime, parse_planned_time
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
+from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.dialogs import Popup
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.next_steps import as_sentence
+from torchyard_gui.widgets.page_actions import tip_with_shortcut
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import label
 
@@ -33,8 +36,6 @@ class PlannedTimeControl(QPushButton):
     @cached_property
     def popup(self) -> PlannedTimePopup:
         """The panel; created on first use."""
-        from torchyard_gui.topology.planned_time_control import PlannedTimePopup
-
         return PlannedTimePopup(self._planning, self)
 
     def open(self) -> None:
@@ -76,10 +77,9 @@ def name_launch(launch: QAction, planning: PlanningTime) -> None:
         tip = tr("Topology", "Book the GPUs for {when}; the run starts by itself then").format(when=planning.words)
     else:
         text, tip = tr("Topology", "Launch …"), tr("Topology", "Run this topology on its hosts")
-    keys = launch.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
     if launch.text() != text:
         launch.setText(text)
-    launch.setToolTip(f"{tip} ({keys})")
+    launch.setToolTip(tip_with_shortcut(launch, tip))
 
 
 WIDTH = 316
@@ -99,38 +99,21 @@ class PlannedTimePopup(Popup):
         self.lasts = QLineEdit()
         self.start_row = FormRow(self.tr("From"), self.start, " ", name_width=56)
         self.lasts_row = FormRow(self.tr("For"), self.lasts, name_width=56)
-        self.lengths = [QPushButton(length.replace("h", " h")) for length in LENGTHS]
-        lengths = QHBoxLayout()
-        lengths.setSpacing(4)
-        lengths.setContentsMargins(56, 0, 0, 0)
-        for length, button in zip(LENGTHS, self.lengths, strict=True):
+        self.lengths = [
+            push_button(length.replace("h", " h"), lambda _, length=length: self.lasts.setText(length), "quiet")
+            for length in LENGTHS
+        ]
+        for button in self.lengths:
             button.setAccessibleName(self.tr("For {length}").format(length=button.text()))
-            button.clicked.connect(lambda checked=False, length=length: self.lasts.setText(length))
-            button.setProperty("quiet", True)
-            lengths.addWidget(button)
-        lengths.addStretch()
-        self.ok = QPushButton(self.tr("Plan for it"))
-        self.ok.setProperty("primary", True)
-        self.ok.clicked.connect(self.agree)
-        self.usual = QPushButton(self.tr("Now, {length}").format(length="8 h"))
-        self.usual.setToolTip(self.tr("The usual: now, for eight hours"))
-        self.usual.clicked.connect(self._take_usual)
-        foot = QHBoxLayout()
-        foot.setSpacing(8)
-        foot.addWidget(self.usual)
-        foot.addStretch()
-        foot.addWidget(self.ok)
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(14, 12, 14, 12)
-        rows.setSpacing(8)
-        rows.addWidget(label(self.tr("When"), role="title"))
+        lengths = hbox(*self.lengths, None, margins=(56, 0, 0, 0), spacing=4)
+        self.ok = push_button(self.tr("Plan for it"), self.agree, "primary")
+        now, tip = self.tr("Now, {length}").format(length="8 h"), self.tr("The usual: now, for eight hours")
+        self.usual = push_button(now, lambda: self._choose(PlannedTime()), tip=tip)
+        foot = hbox(self.usual, None, self.ok, spacing=8)
         hint = self.tr("GPUs that others have booked for some of this time are not free.")
-        rows.addWidget(label(hint, role="small", ink="2", wrap=True))
-        rows.addWidget(self.start_row)
-        rows.addWidget(self.lasts_row)
-        rows.addLayout(lengths)
-        rows.addSpacing(2)
-        rows.addLayout(foot)
+        head = label(self.tr("When"), role="title"), label(hint, role="small", ink="2", wrap=True)
+        fields = self.start_row, self.lasts_row, lengths
+        vbox(*head, *fields, 2, foot, parent=self, margins=(14, 12, 14, 12), spacing=8)
 
     def ask(self, place: QPoint) -> None:
         """Opens at a screen position."""
@@ -176,9 +159,6 @@ class PlannedTimePopup(Popup):
         whole = self.layout()
         if whole is not None:
             self.resize(WIDTH, whole.totalHeightForWidth(WIDTH))
-
-    def _take_usual(self) -> None:
-        self._choose(PlannedTime())
 
     def _choose(self, planned: PlannedTime) -> None:
         self.hide()

@@ -11,12 +11,9 @@ from PySide6.QtGui import QIcon, QMouseEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
-    QHBoxLayout,
     QHeaderView,
     QTableWidget,
     QTableWidgetItem,
-    QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -29,7 +26,9 @@ from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import HOSTS, ProblemPlace, place_of
+from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.indicators import StateMark
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import StepButtons
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
@@ -54,10 +53,7 @@ class ProblemsDock(QFrame):
         self.line = _Line(self)
         self.line.clicked.connect(self.toggle)
         self.line.dismiss.clicked.connect(lambda: self.show_remarks(None))
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(0)
-        self._layout.addWidget(self.line)
+        self._layout = vbox(self.line, parent=self, margins=FLUSH, spacing=0)
         theme().changed.connect(self._fill)
         self.show_problems(())
 
@@ -137,8 +133,8 @@ class ProblemsDock(QFrame):
         ]
         remarks: list[tuple[QIcon, str, str, int | None]] = []
         if self.report is not None:
-            said = zip(self.report.sentences(), self.report.remarks, strict=True)
-            remarks = [(icon("info"), text, self.report.document, one.line) for text, one in said]
+            sentences = zip(self.report.sentences(), self.report.remarks, strict=True)
+            remarks = [(icon("info"), text, self.report.document, one.line) for text, one in sentences]
         table.setRowCount(len(problems) + len(remarks))
         for row, (mark, text, place, number) in enumerate(chain(problems, remarks)):
             sentence = QTableWidgetItem(mark, text)
@@ -192,29 +188,16 @@ class _Line(QFrame):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setFixedHeight(theme().metrics.problems)
-        self.arrow = QToolButton()
-        self.arrow.setIcon(icon("chevron-right"))
-        self.arrow.setToolTip(self.tr("Show or hide problems"))
-        self.arrow.setAccessibleName(self.tr("Show or hide problems"))
-        self.arrow.clicked.connect(self.clicked)
+        self.arrow = tool_button("chevron-right", self.tr("Show or hide problems"), self.clicked)
         self.mark = StateMark("ok")
         self.text = ElidedLabel()
         self.text.setProperty("ink", "2")
+        self.dismiss = tool_button("close", self.tr("Dismiss the remarks"))
         self.steps = StepButtons()
-        self.dismiss = QToolButton()
-        self.dismiss.setIcon(icon("close"))
-        self.dismiss.setToolTip(self.tr("Dismiss the remarks"))
-        self.dismiss.setAccessibleName(self.tr("Dismiss the remarks"))
         self.dismiss.hide()
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(8, 0, 12, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.arrow)
-        layout.addWidget(label(self.tr("Problems"), role="strong"))
-        layout.addWidget(self.mark)
-        layout.addWidget(self.text, 1)
-        layout.addWidget(self.steps)
-        layout.addWidget(self.dismiss)
+        title = label(self.tr("Problems"), role="strong")
+        parts = (self.arrow, title, self.mark, (self.text, 1), self.steps, self.dismiss)
+        hbox(*parts, parent=self, margins=(8, 0, 12, 0), spacing=8)
 
     def say(self, text: str, state: str, visible: bool) -> None:
         self.text.setText(text)

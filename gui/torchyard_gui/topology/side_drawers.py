@@ -8,7 +8,7 @@ from typing import Literal
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QApplication, QBoxLayout, QFrame, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QBoxLayout, QFrame, QToolButton, QWidget
 
 from torchyard_core.topology.model import Role
 from torchyard_gui.canvas.gestures.palette_drop import ROLE_MIME
@@ -19,6 +19,9 @@ from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.labels import role_name, role_sentence
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.palette_list import PaletteList
+from torchyard_gui.widgets.buttons import tool_button
+from torchyard_gui.widgets.layouts import vbox
+from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class SideDrawer(QObject):
@@ -86,9 +89,7 @@ class SideDrawer(QObject):
             here, gone = (self.strip, self._panel) if narrow else (self._panel, self.strip)
             layout.removeWidget(gone)
             layout.insertWidget(0 if self._side == "left" else layout.count(), here)
-            self._panel.setProperty("drawer", narrow)
-            self._panel.style().unpolish(self._panel)
-            self._panel.style().polish(self._panel)
+            set_style_property(self._panel, "drawer", narrow)
             self._panel.setVisible(not narrow)
             self.strip.setVisible(narrow)
             self._turned()
@@ -142,13 +143,9 @@ class PaletteStrip(QFrame):
         self.setProperty("panel", "left")
         self.setAccessibleName(self.tr("Palette"))
         self.setFixedWidth(M.palette_strip)
-        self.more = QToolButton()
-        self.more.setIcon(icon("search"))
+        self.more = tool_button("search", self.tr("Show roles, presets and hosts (A)"), self.open_wanted)
         self.more.setIconSize(QSize(PICTURE, PICTURE))
         self.more.setFixedSize(BUTTON, BUTTON)
-        self.more.setToolTip(self.tr("Show roles, presets and hosts (A)"))
-        self.more.setAccessibleName(self.tr("Show roles, presets and hosts"))
-        self.more.clicked.connect(self.open_wanted)
         self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
         self.roles.put(
             [(role.value, role_name(role), "") for role in Role],
@@ -156,12 +153,7 @@ class PaletteStrip(QFrame):
         )
         self.roles.chosen.connect(self.role_chosen)
         self.setFocusProxy(self.more)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(8, 12, 8, 12)
-        layout.setSpacing(8)
-        layout.addWidget(self.more)
-        layout.addWidget(self.roles)
-        layout.addStretch()
+        vbox(self.more, self.roles, None, parent=self, margins=(8, 12, 8, 12), spacing=8)
         theme().changed.connect(self._paint_icons)
         self._paint_icons()
 
@@ -230,10 +222,7 @@ class InspectorStrip(QFrame):
         self.button.setToolTip(self.tr("Show or hide the fields of what is selected (Ctrl+I)"))
         self.button.clicked.connect(self.pressed)
         self.setFocusProxy(self.button)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(1, 10, 2, 12)
-        layout.addWidget(self.button)
-        layout.addStretch()
+        vbox(self.button, None, parent=self, margins=(1, 10, 2, 12))
         theme().changed.connect(self._paint_icon)
         self._paint_icon()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QToolButton, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.document.topology_document import TopologyDocument
@@ -16,6 +16,7 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence
 from torchyard_gui.topology.planned_time_control import PlannedTimeControl
+from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 NARROW = 1100
@@ -47,23 +48,25 @@ class TopBar(QFrame):
         self.launch = QPushButton(icon("play", "on_accent"), self.tr("Launch …"))
         self.launch.setProperty("primary", True)
         self.launch.clicked.connect(launch.trigger)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(16, 0, 12, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.file)
-        layout.addWidget(self.unsaved)
-        layout.addSpacing(12)
-        layout.addWidget(_button(undo))
-        layout.addWidget(_button(redo))
-        layout.addSpacing(12)
-        layout.addWidget(self._strategy_name)
-        layout.addWidget(self.strategy)
-        layout.addStretch(1)
-        layout.addWidget(self.when)
-        layout.addWidget(self.gpus)
-        layout.addSpacing(4)
-        layout.addWidget(_button(yaml))
-        layout.addWidget(self.launch)
+        hbox(
+            self.file,
+            self.unsaved,
+            12,
+            _button(undo),
+            _button(redo),
+            12,
+            self._strategy_name,
+            self.strategy,
+            (None, 1),
+            self.when,
+            self.gpus,
+            4,
+            _button(yaml),
+            self.launch,
+            parent=self,
+            margins=(16, 0, 12, 0),
+            spacing=8,
+        )
         launch.changed.connect(lambda: self._show_launch(launch))
         self._show_launch(launch)
 

@@ -17,8 +17,7 @@ class Edit(QUndoCommand):
     """Replaces the document's value; topologies are immutable, so nothing else is needed.
 
     Successive edits with the same `key`, such as typing, are merged. `selections` are the replicas to select after undo
-    and
-    after redo.
+    and after redo.
     """
 
     def __init__(

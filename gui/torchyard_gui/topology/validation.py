@@ -35,9 +35,7 @@ class Validation(QObject):
         self._problems = problems
         self._inspector = inspector
         self._yaml = yaml
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.setInterval(CHECK_AFTER_MS)
+        self._timer = QTimer(self, singleShot=True, interval=CHECK_AFTER_MS)
         self._timer.timeout.connect(self.now)
 
     def soon(self) -> None:

@@ -20,13 +20,14 @@ from PySide6.QtGui import (
     QTextDocument,
     QTextFormat,
 )
-from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QWidget
 
 from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 MARK = 12
 
@@ -51,7 +52,7 @@ class YamlView(QPlainTextEdit):
         self._colors = YamlColors(self.document())
         self.blockCountChanged.connect(lambda _: self._make_room())
         self.updateRequest.connect(self._scrolled)
-        theme().changed.connect(self._dress)
+        theme().changed.connect(self._mark_lines)
         self._make_room()
 
     def show_text(self, text: str) -> None:
@@ -63,17 +64,17 @@ class YamlView(QPlainTextEdit):
         self.setPlainText(text)
         bar.setValue(at[0])
         across.setValue(at[1])
-        self._dress()
+        self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
         """Marks lines, each with its first problem."""
         self._problems = dict(problems)
-        self._dress()
+        self._mark_lines()
 
     def show_lines(self, first: int, last: int) -> None:
         """Highlights lines, counted from 1, and scrolls to the first."""
         self._shown = (first, last) if first else None
-        self._dress()
+        self._mark_lines()
         if first and (block := self.document().findBlockByNumber(first - 1)).isValid():
             self.setTextCursor(QTextCursor(block))
             self.ensureCursorVisible()
@@ -82,10 +83,7 @@ class YamlView(QPlainTextEdit):
         """Returns the lines with a problem."""
         return sorted(self._problems)
 
-    def problem_at(self, line: int) -> Problem | None:
-        return self._problems.get(line)
-
-    def _dress(self) -> None:
+    def _mark_lines(self) -> None:
         marks: list[QTextEdit.ExtraSelection] = []
         first, last = self._shown or (0, -1)
         for line in range(first, last + 1):
@@ -176,12 +174,8 @@ class YamlPane(QWidget):
     @cached_property
     def view(self) -> YamlView:
         """The text view; created on first use, which most windows never need."""
-        from torchyard_gui.topology.yaml_view import YamlView
-
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
         made = YamlView()
-        layout.addWidget(made)
+        vbox(made, parent=self, margins=FLUSH)
         made.show()
         return made
 

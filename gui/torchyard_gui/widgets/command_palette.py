@@ -12,12 +12,12 @@ from PySide6.QtWidgets import (
     QListWidgetItem,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.input_fields import SearchField
+from torchyard_gui.widgets.layouts import vbox
 
 WIDTH = 520
 ROWS = 12
@@ -57,11 +57,7 @@ class CommandPalette(QFrame):
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.list.setAccessibleName(self.tr("Commands that match"))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(8, 8, 8, 8)
-        layout.setSpacing(6)
-        layout.addWidget(self.field)
-        layout.addWidget(self.list)
+        vbox(self.field, self.list, parent=self, margins=(8, 8, 8, 8), spacing=6)
         self.field.textChanged.connect(self._search)
         self.field.installEventFilter(self)
         self.list.itemClicked.connect(self._run)
@@ -115,8 +111,8 @@ class CommandPalette(QFrame):
         words = text.casefold().split()
         self.list.clear()
         for action in self._actions:
-            hay = f"{_name(action)} {action.toolTip()}".casefold()
-            if all(word in hay for word in words):
+            searched = f"{_name(action)} {action.toolTip()}".casefold()
+            if all(word in searched for word in words):
                 item = QListWidgetItem(self._no_icon if action.icon().isNull() else action.icon(), _name(action))
                 item.setData(Qt.ItemDataRole.UserRole, self._actions.index(action))
                 item.setData(SHORTCUT_ROLE, action.shortcut().toString(QKeySequence.SequenceFormat.NativeText))

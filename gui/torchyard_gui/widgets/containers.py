@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+
+from torchyard_gui.widgets.layouts import vbox
+from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class Card(QFrame):
@@ -12,16 +15,11 @@ class Card(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("card", True)
-        self.body = QVBoxLayout(self)
-        self.body.setContentsMargins(12, 10, 12, 10)
-        self.body.setSpacing(6)
+        self.body = vbox(parent=self, margins=(12, 10, 12, 10), spacing=6)
 
     def set_selected(self, selected: bool) -> None:
         """Sets whether the selection outline is drawn."""
-        if bool(self.property("selected")) != selected:
-            self.setProperty("selected", selected)
-            self.style().unpolish(self)
-            self.style().polish(self)
+        set_style_property(self, "selected", selected)
 
 
 def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:

@@ -6,6 +6,8 @@ from PySide6.QtCore import QCoreApplication, QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLineEdit, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.layouts import Part, vbox
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 420
@@ -57,23 +59,13 @@ class ConfirmationDialog(QDialog):
         self.no = buttons.addButton(no, role.RejectRole)
         self.alternative: QPushButton | None = None
         if alternative:
-            self.alternative = QPushButton(alternative)
-            self.alternative.setProperty("primary", True)
-            self.alternative.clicked.connect(self._choose_alternative)
+            self.alternative = push_button(alternative, self._choose_alternative, "primary")
             buttons.addButton(self.alternative, role.AcceptRole)
         self.yes.clicked.connect(self.accept)
         self.no.clicked.connect(self.reject)
-        self.rows = QVBoxLayout()
+        self.rows = vbox(label(sentence, wrap=True), spacing=10)
         """Layout for content below the sentence."""
-        self.rows.setSpacing(10)
-        self.rows.addWidget(label(sentence, wrap=True))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(10)
-        layout.addWidget(label(question, role="title", wrap=True))
-        layout.addLayout(self.rows)
-        layout.addSpacing(6)
-        layout.addWidget(buttons)
+        dialog_layout(self, self.rows, 6, buttons, wrap_title=True)
         self.yes.setAutoDefault(False)
         first = self.alternative or self.no
         first.setDefault(True)
@@ -84,13 +76,20 @@ class ConfirmationDialog(QDialog):
         self.alternative_chosen.emit()
 
 
+def dialog_layout(
+    dialog: QDialog, *parts: Part | tuple[Part, int], spacing: int = 10, wrap_title: bool = False
+) -> QVBoxLayout:
+    """Lays out the parts of a dialog from top to bottom, below its window title as a heading; see `vbox`."""
+    heading = label(dialog.windowTitle(), role="title", wrap=wrap_title)
+    return vbox(heading, *parts, parent=dialog, margins=(20, 18, 20, 16), spacing=spacing)
+
+
 class DialogButtons(QDialogButtonBox):
     """Buttons that accept (`agree`) and reject (`cancel`) a dialog."""
 
     def __init__(self, dialog: QDialog, agree: str) -> None:
         super().__init__()
-        self.agree = QPushButton(agree)
-        self.agree.setProperty("primary", True)
+        self.agree = push_button(agree, look="primary")
         self.addButton(self.agree, self.ButtonRole.AcceptRole)
         self.cancel: QPushButton = self.addButton(self.tr("Cancel"), self.ButtonRole.RejectRole)
         self.accepted.connect(dialog.accept)

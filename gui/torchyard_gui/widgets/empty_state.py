@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QAbstractItemView, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QLabel, QPushButton, QWidget
 
 from torchyard_gui.theme.icons import pixmap
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.buttons import Look, push_button
+from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 400
@@ -19,10 +21,8 @@ WIDTH = 400
 class EmptyState(QWidget):
     """A title, a sentence and buttons; the first button is the primary one."""
 
-    def __init__(
-        self, title: str, sentence: str, *actions: QAction, icon_name: str = "", parent: QWidget | None = None
-    ) -> None:
-        super().__init__(parent)
+    def __init__(self, title: str, sentence: str, *actions: QAction, icon_name: str = "") -> None:
+        super().__init__()
         self._icon_name = icon_name
         self._picture = QLabel(self)
         self._picture.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -34,26 +34,9 @@ class EmptyState(QWidget):
         self.sentence.setMaximumWidth(WIDTH)
         self.buttons = [_button(action, first=number == 0) for number, action in enumerate(actions)]
 
-        layout = QVBoxLayout(self)
-        layout.setSpacing(6)
-        layout.addStretch(2)
-        layout.addWidget(self._picture)
-        layout.addSpacing(6)
-        layout.addWidget(self.title)
-        across = QHBoxLayout()
-        across.addStretch(1)
-        across.addWidget(self.sentence, 1000)
-        across.addStretch(1)
-        layout.addLayout(across)
-        row = QHBoxLayout()
-        row.setSpacing(8)
-        row.addStretch()
-        for button in self.buttons:
-            row.addWidget(button)
-        row.addStretch()
-        layout.addSpacing(8)
-        layout.addLayout(row)
-        layout.addStretch(3)
+        across = hbox((None, 1), (self.sentence, 1000), (None, 1))
+        row = hbox(None, *self.buttons, None, spacing=8)
+        vbox((None, 2), self._picture, 6, self.title, across, 8, row, (None, 3), parent=self, spacing=6)
         theme().changed.connect(self._draw)
         self._draw()
 
@@ -68,11 +51,9 @@ class EmptyState(QWidget):
 
 
 def _button(action: QAction, *, first: bool) -> QPushButton:
-    button = QPushButton(action.text().replace("&", ""))
-    button.setProperty("primary", first)
-    button.setToolTip(action.toolTip())
+    look: Look = "primary" if first else ""
+    button = push_button(action.text().replace("&", ""), action.trigger, look, action.toolTip())
     button.setEnabled(action.isEnabled())
-    button.clicked.connect(action.trigger)
     return button
 
 

@@ -6,16 +6,14 @@ from functools import cached_property
 
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
-from torchyard_gui.widgets.text_labels import label, set_ink
+from torchyard_gui.widgets.text_labels import label, set_ink, set_style_property
 
 
 class FormRow(QWidget):
     """The name has a column of `name_width` pixels, so that rows align."""
 
-    def __init__(
-        self, name: str, field: QWidget, note: str = "", *, name_width: int = 112, parent: QWidget | None = None
-    ) -> None:
-        super().__init__(parent)
+    def __init__(self, name: str, field: QWidget, note: str = "", *, name_width: int = 112) -> None:
+        super().__init__()
         self.field = field
         self.name = label(name, ink="2")
         self.name.setFixedWidth(name_width)
@@ -60,7 +58,4 @@ class FormRow(QWidget):
             self.note.setText(text)
             self.note.setVisible(bool(text))
             set_ink(self.note, "fail" if problem else "3")
-        if bool(self.field.property("invalid")) != bool(problem):
-            self.field.setProperty("invalid", bool(problem))
-            self.field.style().unpolish(self.field)
-            self.field.style().polish(self.field)
+        set_style_property(self.field, "invalid", bool(problem))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLineEdit, QSpinBox, QToolButton, QWidget
+from PySide6.QtWidgets import QButtonGroup, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from torchyard_gui.theme.icons import icon
+from torchyard_gui.widgets.layouts import hbox
 
 
 class SearchField(QLineEdit):
@@ -51,9 +52,7 @@ class Segmented(QFrame):
         self._keys = [key for key, _ in choices]
         self._buttons = QButtonGroup(self)
         self._buttons.setExclusive(True)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(2, 2, 2, 2)
-        layout.setSpacing(2)
+        layout = hbox(parent=self, margins=(2, 2, 2, 2), spacing=2)
         for number, (_, text) in enumerate(choices):
             button = QToolButton(self)
             button.setProperty("segment", True)

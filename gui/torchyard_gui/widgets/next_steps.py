@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 from torchyard_core import next_steps as steps
 from torchyard_core.errors import TorchyardError
 from torchyard_core.next_steps import Advice, NextStep, parts_of
-from torchyard_gui.widgets.clear_layout import clear_layout
+from torchyard_gui.widgets.layouts import clear_layout
 
 TEXTS: dict[type[NextStep], tuple[str, str]] = {
     steps.DeployAgent: ("Deploy to {host}", "Press “Deploy” on the Fleet page."),

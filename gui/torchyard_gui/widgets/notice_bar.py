@@ -7,23 +7,24 @@ from typing import Literal
 
 from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.next_steps import NextStep
-from torchyard_gui.theme.icons import icon, paint_state, pixmap
+from torchyard_gui.theme.icons import paint_state, pixmap
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets.clear_layout import remove_widgets
+from torchyard_gui.widgets.buttons import tool_button
+from torchyard_gui.widgets.layouts import hbox, remove_widgets
 from torchyard_gui.widgets.next_steps import error_text, quoted, step_button, with_buttons
 from torchyard_gui.widgets.screen_reader import announce
+from torchyard_gui.widgets.text_labels import set_style_property
 
 Kind = Literal["info", "warn", "fail"]
 
 
 class NoticeBar(QFrame):
     """Hidden until `show_notice`. `action_triggered` carries the number of the pressed button. Each notice is announced
-    once,
-    when it is visible."""
+    once, when it is visible."""
 
     action_triggered = Signal(int)
     closed = Signal()
@@ -38,19 +39,10 @@ class NoticeBar(QFrame):
         self.label.setTextFormat(Qt.TextFormat.PlainText)
         self.label.setWordWrap(True)
         self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._close = QToolButton(self)
-        self._close.setIcon(icon("close"))
-        self._close.setToolTip(self.tr("Dismiss"))
-        self._close.setAccessibleName(self.tr("Dismiss"))
-        self._close.clicked.connect(self._dismiss)
+        self._close = tool_button("close", self.tr("Dismiss"), self._dismiss)
         self.buttons: list[QPushButton] = []
         self._shown: tuple[tuple[str, ...], tuple[NextStep, ...]] = ((), ())
-        self._layout = QHBoxLayout(self)
-        self._layout.setContentsMargins(16, 6, 8, 6)
-        self._layout.setSpacing(10)
-        self._layout.addWidget(self._mark)
-        self._layout.addWidget(self.label, 1)
-        self._layout.addWidget(self._close)
+        self._layout = hbox(self._mark, (self.label, 1), self._close, parent=self, margins=(16, 6, 8, 6), spacing=10)
         self.hide()
 
     @property
@@ -87,9 +79,7 @@ class NoticeBar(QFrame):
         text = quoted(text)
         self.kind = kind
         self._mark.kind = kind
-        self.setProperty("notice", kind)
-        self.style().unpolish(self)
-        self.style().polish(self)
+        set_style_property(self, "notice", kind)
         if is_known:
             self.reword(text)
         self.label.setText(text)

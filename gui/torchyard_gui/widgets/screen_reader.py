@@ -39,8 +39,7 @@ class Announcer(QObject):
         self._window = window
         self._since = QElapsedTimer()
         self._next: tuple[str, bool] | None = None
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
+        self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:

@@ -22,8 +22,13 @@ def label(text: str = "", *, role: str = "", ink: str = "", wrap: bool = False) 
 
 def set_ink(widget: QWidget, ink: str) -> None:
     """Changes the ink of a label."""
-    if (widget.property("ink") or "") != ink:
-        widget.setProperty("ink", ink)
+    set_style_property(widget, "ink", ink)
+
+
+def set_style_property(widget: QWidget, name: str, value: str | bool) -> None:
+    """Changes a property that the style sheet refers to, and styles the widget anew."""
+    if (widget.property(name) or type(value)()) != value:
+        widget.setProperty(name, value)
         widget.style().unpolish(widget)
         widget.style().polish(widget)
 
@@ -45,11 +50,7 @@ class ElidedLabel(QLabel):
     """A single line, elided if it does not fit; the tool tip shows all of it."""
 
     def __init__(
-        self,
-        text: str = "",
-        parent: QWidget | None = None,
-        *,
-        mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight,
+        self, text: str = "", parent: QWidget | None = None, *, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight
     ) -> None:
         super().__init__(text, parent)
         self.setTextFormat(Qt.TextFormat.PlainText)

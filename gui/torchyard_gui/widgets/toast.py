@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
+from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.screen_reader import announce
 
 SHOWN_FOR_MS = 4000
@@ -24,17 +25,12 @@ class Toast(QFrame):
         self.setProperty("toast", True)
         self.label = QLabel(self)
         self.label.setTextFormat(Qt.TextFormat.PlainText)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(14, 8, 14, 8)
-        layout.addWidget(self.label)
-        self.button = QPushButton(self)
-        self.button.setFlat(True)
+        self.button = QPushButton(self, flat=True)
         self.button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.button.clicked.connect(self._run_action)
-        layout.addWidget(self.button)
         self._action: QAction | None = None
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
+        hbox(self.label, self.button, parent=self, margins=(14, 8, 14, 8))
+        self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self.hide)
         self._around = parent
         parent.installEventFilter(self)

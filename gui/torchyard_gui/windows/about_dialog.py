@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QCoreApplication, Qt
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QLabel, QWidget
 
 from torchyard_agent import __version__
 from torchyard_gui.theme.icons import pixmap
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import label
 
 
@@ -19,17 +20,12 @@ def show_about(parent: QWidget) -> QDialog:
     picture.setPixmap(pixmap("torchyard", 48, "accent", parent.devicePixelRatioF()))
     close = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
     close.rejected.connect(box.close)
-    layout = QVBoxLayout(box)
-    layout.setContentsMargins(24, 20, 24, 16)
-    layout.setSpacing(8)
-    layout.addWidget(picture)
-    layout.addWidget(label(_tr("Torchyard {version}").format(version=__version__), role="title"))
+    title = label(_tr("Torchyard {version}").format(version=__version__), role="title")
     sentence = _tr("Draw a training cluster, press Launch, and it runs on your own GPU hosts over plain SSH.")
     words = label(sentence, ink="2", wrap=True)
     words.setMinimumWidth(360)
-    layout.addWidget(words)
-    layout.addWidget(label(_tr("Apache License 2.0"), role="small", ink="3"))
-    layout.addWidget(close)
+    license_ = label(_tr("Apache License 2.0"), role="small", ink="3")
+    vbox(picture, title, words, license_, close, parent=box, margins=(24, 20, 24, 16), spacing=8)
     box.open()
     return box
 

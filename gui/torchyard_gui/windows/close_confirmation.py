@@ -1,8 +1,7 @@
 """Confirmation to close the window during a launch or restart: cancels the launch before the window closes.
 
 Closing at once would close the links that the cancellation needs; keepers would then hold GPUs and ports until they
-time
-out.
+time out.
 """
 
 from __future__ import annotations

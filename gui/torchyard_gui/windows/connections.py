@@ -1,4 +1,4 @@
-"""Creates the models and pages of a window and connects their signals. Pages do not know each other."""
+"""Creates the models and pages of a window and connects their signals. Pages do not depend on each other."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ class WindowConnections(QObject):
         self.planning.chosen.connect(self._keep_planned)
         self._live_runs: set[str] = set()
         self._live_bookings: tuple[Booking, ...] = ()
-        self._say_soon = QTimer(self)
-        self._say_soon.setSingleShot(True)
-        self._say_soon.setInterval(SAY_AFTER_MS)
+        self._say_soon = QTimer(self, singleShot=True, interval=SAY_AFTER_MS)
         self._say_soon.timeout.connect(self._say_fleet)
         self.fleet.hosts_changed.connect(self._say_soon.start)
         self.fleet.host_changed.connect(self._host_changed)
@@ -97,7 +95,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def exchange(self) -> CalendarSync:
-        """Made where there is a calendar to speak of."""
+        """Synchronises the calendar; created once there is one."""
         from torchyard_gui.bridge.calendar_sync import CalendarSync
 
         return CalendarSync(self.home, self.fleet, self.bookings)

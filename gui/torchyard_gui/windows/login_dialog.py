@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shiboken6
 from PySide6.QtCore import QObject, Qt
-from PySide6.QtWidgets import QApplication, QDialog, QLineEdit, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QLineEdit, QWidget
 
 from torchyard_core.fleet.credential_prompts import CredentialKind, CredentialPrompt
 from torchyard_gui.bridge.login_questions import LoginQuestions, WaitingQuestion
 from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
 from torchyard_gui.widgets.dialogs import DialogButtons
+from torchyard_gui.widgets.layouts import vbox
 
 WIDTH = 460
 
@@ -39,27 +40,24 @@ class LoginDialog(QDialog):
         self.prompt.setBuddy(self.field)
         buttons = DialogButtons(self, self.tr("Log in"))
         self.log_in, self.cancel = buttons.agree, buttons.cancel
-        head = QVBoxLayout()
-        head.setContentsMargins(20, 0, 20, 0)
-        head.setSpacing(2)
-        head.addWidget(label(self.windowTitle(), role="title", wrap=True))
-        head.addWidget(label(question.about, ink="2", wrap=True))
-        body = QVBoxLayout()
-        body.setContentsMargins(20, 0, 20, 0)
-        body.setSpacing(6)
-        body.addWidget(self.server_message)
-        body.addWidget(self.prompt)
-        body.addWidget(self.field)
-        body.addWidget(label(self._note(question), role="small", ink="3", wrap=True))
-        body.addSpacing(8)
-        body.addStretch()
-        body.addWidget(buttons)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 18, 0, 16)
-        layout.setSpacing(12)
-        layout.addLayout(head)
-        layout.addWidget(self.complaint)
-        layout.addLayout(body)
+        head = vbox(
+            label(self.windowTitle(), role="title", wrap=True),
+            label(question.about, ink="2", wrap=True),
+            margins=(20, 0, 20, 0),
+            spacing=2,
+        )
+        body = vbox(
+            self.server_message,
+            self.prompt,
+            self.field,
+            label(self._note(question), role="small", ink="3", wrap=True),
+            8,
+            None,
+            buttons,
+            margins=(20, 0, 20, 0),
+            spacing=6,
+        )
+        vbox(head, self.complaint, body, parent=self, margins=(0, 18, 0, 16), spacing=12)
         if question.complaint:
             self.complaint.show_notice("fail", question.complaint, closable=False)
         self.log_in.setDefault(True)

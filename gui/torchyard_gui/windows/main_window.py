@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QGuiApplication, QPaintEvent
-from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 
 from torchyard_gui.theme.icons import icon, refresh_icons
 from torchyard_gui.theme.theme import Mode, theme
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.toast import Toast
 from torchyard_gui.windows.navigation_rail import NavigationRail
 from torchyard_gui.windows.page_protocol import as_page
@@ -66,8 +67,8 @@ class MainWindow(QMainWindow):
         self.before_closing: list[Callable[[], bool]] = []
         """Asked before the pages whether the window may close. A callback that returns False may close the window
         later."""
-        self._fleet_says: list[StatusText] = []
-        self._right_says = ""
+        self._fleet_texts: list[StatusText] = []
+        self._right_text = ""
 
         self.rail = NavigationRail()
         self.stack = QStackedWidget()
@@ -82,7 +83,7 @@ class MainWindow(QMainWindow):
         self.actions_.palette_wanted.connect(lambda: self.palette_.open())
         self.actions_.menu_wanted.connect(self.open_menu)
         self.actions_.mode_changed.connect(self._keep_mode)
-        self.rail.chosen.connect(self._show_number)
+        self.rail.chosen.connect(lambda number: self.show_page(self.keys[number]))
         self.rail.menu_wanted.connect(self.menu.popup_at)
         theme().changed.connect(refresh_icons)
         self.setAcceptDrops(True)
@@ -97,10 +98,7 @@ class MainWindow(QMainWindow):
         from torchyard_gui.widgets.command_palette import CommandPalette
 
         return CommandPalette(
-            self.all_actions,
-            self._middle,
-            run=self.run_action,
-            first=lambda: self.page_actions(self._current),
+            self.all_actions, self._middle, run=self.run_action, first=lambda: self.page_actions(self._current)
         )
 
     def _first_size(self) -> QSize:
@@ -212,15 +210,15 @@ class MainWindow(QMainWindow):
 
     def set_fleet_texts(self, texts: list[StatusText], right: str = "") -> None:
         """Sets the fleet's texts in the status bar, for all pages."""
-        self._fleet_says = texts
-        self._right_says = right
+        self._fleet_texts = texts
+        self._right_text = right
         self.refresh_status()
 
     def refresh_status(self) -> None:
         """Updates the page's texts in the status bar."""
         page = self._places[self._current].frame.page if self._current else None
         texts = list(as_page(page).status_texts()) if page is not None else []
-        self.status_line.say([*self._fleet_says, *texts], self._right_says)
+        self.status_line.say([*self._fleet_texts, *texts], self._right_text)
 
     def add_bar_above(self, bar: QWidget) -> None:
         """Inserts a bar above all pages."""
@@ -259,26 +257,14 @@ class MainWindow(QMainWindow):
 
     # -- helpers
 
-    def _show_number(self, number: int) -> None:
-        self.show_page(self.keys[number])
-
     def _keep_mode(self, mode: Mode) -> None:
         self.settings.mode = mode
 
     def _lay_out(self) -> None:
         self._middle = QWidget()
-        rows = QVBoxLayout(self._middle)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(0)
-        columns = QHBoxLayout()
-        columns.setSpacing(0)
-        columns.addWidget(self.rail)
-        self._above = QVBoxLayout()
-        self._above.setSpacing(0)
-        self._above.addWidget(self.stack, 1)
-        columns.addLayout(self._above, 1)
-        rows.addLayout(columns, 1)
-        rows.addWidget(self.status_line)
+        self._above = vbox((self.stack, 1), spacing=0)
+        columns = hbox(self.rail, (self._above, 1), spacing=0)
+        vbox((columns, 1), self.status_line, parent=self._middle, margins=FLUSH, spacing=0)
         self.setCentralWidget(self._middle)
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)
 
@@ -299,9 +285,7 @@ class PageFrame(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.page: QWidget | None = None
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(0)
+        self._layout = vbox(parent=self, margins=FLUSH, spacing=0)
 
     def hold(self, page: QWidget) -> None:
         """Sets the page."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QPoint, QSize, Qt, Signal
-from PySide6.QtWidgets import QButtonGroup, QFrame, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QButtonGroup, QFrame, QToolButton, QWidget
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.layouts import vbox
 
 
 class NavigationRail(QFrame):
@@ -22,10 +23,7 @@ class NavigationRail(QFrame):
         self.setFixedWidth(theme().metrics.rail)
         self._group = QButtonGroup(self)
         self._group.idClicked.connect(self.chosen)
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(5, 8, 6, 8)
-        self._layout.setSpacing(6)
-        self._layout.addStretch()
+        self._layout = vbox(None, parent=self, margins=(5, 8, 6, 8), spacing=6)
         self.menu_button = self._button(self.tr("Menu"), "menu", 44)
         self.menu_button.setToolTip(self.tr("All there is to do (F10)"))
         self.menu_button.clicked.connect(self._ask_for_menu)

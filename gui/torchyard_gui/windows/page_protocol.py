@@ -10,19 +10,13 @@ from PySide6.QtWidgets import QWidget
 
 from torchyard_gui.windows.status_bar import StatusText
 
-SUBMENU = "submenu"
-"""Property of an action: the title of its submenu."""
-MENU = "menu"
-"""Property of an action: its menu, one of "file", "edit", "view", "run" and "help"."""
-
 
 @runtime_checkable
 class Page(Protocol):
     """A QWidget with these members.
 
     Optional: `can_close() -> bool`, `panes() -> list[QWidget]` for F6, `more_actions()` (without shortcuts, created
-    when a
-    menu or the palette first shows them) and a signal `status_changed`.
+    when a menu or the palette first shows them) and a signal `status_changed`.
     """
 
     title: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QWidget
 
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets.clear_layout import remove_widgets
 from torchyard_gui.widgets.indicators import StateMark
+from torchyard_gui.widgets.layouts import hbox, remove_widgets
 from torchyard_gui.widgets.text_labels import label
 
 StatusText = str | tuple[str, str]
@@ -26,11 +26,7 @@ class StatusBar(QFrame):
         self._entries: list[StatusText] = []
         self._shown: list[QWidget] = []
         self._right = label(role="small", ink="2")
-        self._layout = QHBoxLayout(self)
-        self._layout.setContentsMargins(14, 0, 14, 0)
-        self._layout.setSpacing(6)
-        self._layout.addStretch(1)
-        self._layout.addWidget(self._right)
+        self._layout = hbox((None, 1), self._right, parent=self, margins=(14, 0, 14, 0), spacing=6)
 
     @property
     def texts(self) -> list[str]:

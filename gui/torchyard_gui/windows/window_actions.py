@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QMainWindow
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import MODES, Mode, theme
+from torchyard_gui.widgets.page_actions import MENU
 from torchyard_gui.windows.about_dialog import show_about
-from torchyard_gui.windows.page_protocol import MENU
 
 
 class WindowActions(QObject):

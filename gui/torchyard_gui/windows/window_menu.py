@@ -9,8 +9,8 @@ from PySide6.QtCore import QCoreApplication, QPoint
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
-from torchyard_gui.widgets.clear_layout import clear_menu
-from torchyard_gui.windows.page_protocol import MENU, SUBMENU
+from torchyard_gui.widgets.layouts import clear_menu
+from torchyard_gui.widgets.page_actions import MENU, SUBMENU
 
 NAMES = ("file", "edit", "view", "run", "help")
 TITLES = {
@@ -26,8 +26,7 @@ Actions = Callable[[], Iterable[QAction]]
 
 class WindowMenu(QMenu):
     """A popup with five submenus. It is not attached to the window, because that would keep the shortcuts of hidden
-    pages
-    active."""
+    pages active."""
 
     def __init__(self, page_actions: Actions, window_actions: Actions, parent: QWidget) -> None:
         super().__init__(parent)

@@ -117,7 +117,7 @@ class Desk:
         found = self.store.bookings(self.now - timedelta(days=9), self.now + timedelta(days=60))
         return {one.title: one for one in found if one.is_live}
 
-    def wait(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=30_000)
 
     def shown(self, title: str) -> bool:
@@ -155,7 +155,7 @@ class Desk:
         if title:
             QTest.keyClicks(dialog.title, title)
         QTest.keyClick(dialog.title, Qt.Key.Key_Return)
-        self.wait(lambda: self.page.dialog is None)
+        self.wait_until(lambda: self.page.dialog is None)
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     reminded = Reminded(desk)
     reminded.with_run = {booking.id}
     desk.model.reload()
-    desk.wait(lambda: reminded.text)
+    desk.wait_until(lambda: reminded.text)
     assert reminded.text == (
         "Your booking “digits” of gpu-a:0-1 ends at 09:12, in 12 min. No booking follows: the run goes on."
     )
@@ -89,14 +89,14 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     assert reminded.shown == [booking.id]
 
     QTest.mouseClick(extend, LEFT)
-    desk.wait(lambda: desk.store.booking(booking.id).end == booking.end + timedelta(hours=1))
-    desk.wait(lambda: not reminded.bar.isVisible())
+    desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end + timedelta(hours=1))
+    desk.wait_until(lambda: not reminded.bar.isVisible())
     assert reminded.said == ["“digits” is yours until 10:12."]
 
     # The new end causes another reminder, until it is dismissed.
     desk.now = booking.end + 50 * MINUTE
     desk.model.reload()
-    desk.wait(lambda: reminded.text)
+    desk.wait_until(lambda: reminded.text)
     QTest.mouseClick(reminded.bar._close, LEFT)
     reminded.reminder.refresh()
     assert reminded.text == ""
@@ -110,16 +110,16 @@ def test_one_that_is_let_go_needs_no_reminder_and_a_refusal_is_told_in_it(open_d
     desk.store.record_use([Use(gpu, "gpu-a", "kim", desk.now - 9 * MINUTE, desk.now) for gpu in ("GPU-a0", "GPU-a1")])
     reminded = Reminded(desk)
     desk.model.reload()
-    desk.wait(lambda: "“first”" in reminded.text)
+    desk.wait_until(lambda: "“first”" in reminded.text)
     QTest.mouseClick(reminded.bar.buttons[0], LEFT)
-    desk.wait(lambda: "at most 4.5 h" in reminded.text)
+    desk.wait_until(lambda: "at most 4.5 h" in reminded.text)
     desk.store.release(first.id)
     desk.model.reload()
-    desk.wait(lambda: "“second”" in reminded.text)
+    desk.wait_until(lambda: "“second”" in reminded.text)
     assert "4.5" not in reminded.text
     desk.store.cancel(second.id)
     desk.model.reload()
-    desk.wait(lambda: not reminded.bar.isVisible())
+    desk.wait_until(lambda: not reminded.bar.isVisible())
 
 
 def test_where_somebody_follows_at_once_it_says_who_and_offers_no_more_time(open_desk: Desk) -> None:
@@ -129,7 +129,7 @@ def test_where_somebody_follows_at_once_it_says_who_and_offers_no_more_time(open
     reminded = Reminded(desk)
     reminded.with_run = {booking.id}
     desk.model.reload()
-    desk.wait(lambda: reminded.text)
+    desk.wait_until(lambda: reminded.text)
     assert reminded.text.endswith(
         "lee has it next, from 09:12. A run that is still active then is asked to save, and is stopped."
     )

@@ -44,8 +44,8 @@ class Counted(Desk):
 
     def settle(self) -> None:
         """Waits until the window watches the calendar and everything is loaded."""
-        self.wait(lambda: self.model._watch is not None and self.model._watch.is_watching.is_set())
-        self.wait(lambda: self.model._copied)
+        self.wait_until(lambda: self.model._watch is not None and self.model._watch.is_watching.is_set())
+        self.wait_until(lambda: self.model._copied)
         before = -1
         while before != len(self.asked):
             before = len(self.asked)
@@ -63,7 +63,7 @@ def test_changes_by_others_are_read_and_neither_the_other_bookings_nor_the_recor
     desk = counted
     first, second = desk.book("a0", 1, 2, "first"), desk.book("a1", 1, 2, "second")
     desk.open()
-    desk.wait(lambda: desk.titles() == {"first", "second"})
+    desk.wait_until(lambda: desk.titles() == {"first", "second"})
     desk.settle()
     desk.asked.clear()
     desk.book("b0", 1, 2, "third")
@@ -71,7 +71,7 @@ def test_changes_by_others_are_read_and_neither_the_other_bookings_nor_the_recor
     desk.store.cancel(second.id)
     with transaction(desk.store.session.engine, writes=True) as connection:
         connection.exec_driver_sql("DELETE FROM bookings WHERE title = 'second'")
-    desk.wait(lambda: desk.titles() == {"renamed", "third"})
+    desk.wait_until(lambda: desk.titles() == {"renamed", "third"})
     assert set(desk.asked) == {"changes"}
 
 
@@ -88,18 +88,18 @@ def test_records_of_use_are_read_within_a_minute_and_at_once_when_asked_for(coun
 
     begin = desk.now - timedelta(hours=1)
     desk.store.record_use([Use("GPU-a0", "gpu-a", "kim", begin, desk.now)])
-    desk.wait(model._uses_due.isActive)
-    desk.wait(lambda: used() == {"GPU-a0"})
+    desk.wait_until(model._uses_due.isActive)
+    desk.wait_until(lambda: used() == {"GPU-a0"})
     assert not model._uses_due.isActive()
 
     model._uses_due.setInterval(600_000)
     desk.store.record_use([Use("GPU-a1", "gpu-a", "kim", begin, desk.now)])
     model.reload()
-    desk.wait(lambda: used() == {"GPU-a0", "GPU-a1"})
+    desk.wait_until(lambda: used() == {"GPU-a0", "GPU-a1"})
 
     before = model.seen
     model.reload()
-    desk.wait(lambda: model.seen is not before)
+    desk.wait_until(lambda: model.seen is not before)
     assert model.seen.uses is before.uses, "what is the same is drawn again"
 
 
@@ -119,11 +119,11 @@ def test_an_open_window_copies_all_of_the_coming_sixty_days(counted: Counted) ->
     with transaction(desk.store.session.engine, writes=True) as connection:
         desk.store.writer.insert(connection, drafts, desk.now, None)
     desk.open()
-    desk.wait(lambda: desk.model._copied)
+    desk.wait_until(lambda: desk.model._copied)
     copy = LocalCopy(desk.folder / "seen.json", desk.url)
 
     def copied() -> int:
         kept = copy.read(desk.now, desk.now + 60 * DAY)
         return len(kept.bookings) if kept is not None else 0
 
-    desk.wait(lambda: copied() == 1300)
+    desk.wait_until(lambda: copied() == 1300)

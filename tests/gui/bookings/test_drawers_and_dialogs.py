@@ -36,14 +36,14 @@ def test_find_a_slot_shows_five_numbered_fits_in_list_and_calendar_and_enter_boo
     find.count.setValue(4)
     find.length.setText("6h")
     find.search()
-    desk.wait(lambda: len(find.cards) == 5 and len(desk.page.surface.fits[0].gpus) == 4)
+    desk.wait_until(lambda: len(find.cards) == 5 and len(desk.page.surface.fits[0].gpus) == 4)
     first = desk.page.surface.fits[0]
     assert first.gpus == ("GPU-b0", "GPU-b1", "GPU-b2", "GPU-b3")
     assert find.cards[0].accessibleName().startswith("1: Today 09:00 – 15:00, gpu-b:0-3 · H100 80 GB")
-    desk.wait(lambda: find.summary.text() == "Now: at most 4 free on one host (gpu-b).")
+    desk.wait_until(lambda: find.summary.text() == "Now: at most 4 free on one host (gpu-b).")
     QTest.keyClicks(find.title_, "found")
     QTest.keyClick(find.length, Key.Key_Return)
-    desk.wait(lambda: "found" in desk.live())
+    desk.wait_until(lambda: "found" in desk.live())
     assert desk.live()["found"].gpus == first.gpus
     assert not find.isVisible()
     assert desk.page.surface.fits == ()
@@ -59,35 +59,35 @@ def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
     find.length.setText("6h")
     find.count.setValue(5)
     find.search()
-    desk.wait(lambda: "o host has 5 GPUs of that kind" in find.summary.text())
+    desk.wait_until(lambda: "o host has 5 GPUs of that kind" in find.summary.text())
     assert not find.wait.isVisible()  # waiting would be useless
     find.count.setValue(4)
     find.search()
-    desk.wait(lambda: len(find.cards) == 5)
+    desk.wait_until(lambda: len(find.cards) == 5)
     assert find.wait.isVisible()
 
 
 def test_who_waits_is_listed_in_order_gets_what_is_freed_and_can_leave(desk: Desk) -> None:
     blocking = desk.book("a0 a1 a2 a3 b0 b1 b2 b3", 0, 24 * 7, "all of it")
     desk.open()
-    desk.wait(lambda: desk.shown("all of it"))
+    desk.wait_until(lambda: desk.shown("all of it"))
     desk.page.acts.find.trigger()
     find = desk.page.finder
     find.title_.setText("waits")
     QTest.mouseClick(find.wait, Qt.MouseButton.LeftButton)
-    desk.wait(lambda: desk.model.seen.waiting)
+    desk.wait_until(lambda: desk.model.seen.waiting)
     desk.page.acts.waitlist.trigger()
     assert len(desk.page.waitlist.cards) == 1
     desk.now += timedelta(seconds=1)
     desk.store.wait(Wish(1, timedelta(hours=1), desk.now), "second")
-    desk.wait(lambda: len(desk.page.waitlist.cards) == 2)
+    desk.wait_until(lambda: len(desk.page.waitlist.cards) == 2)
     QTest.mouseClick(desk.page.waitlist.leave_buttons[1], Qt.MouseButton.LeftButton)
-    desk.wait(lambda: len(desk.page.waitlist.cards) == 1)
+    desk.wait_until(lambda: len(desk.page.waitlist.cards) == 1)
     assert desk.store.waiting()[0].title == "waits"
     desk.store.release(blocking.id)
     desk.now += timedelta(minutes=2)
     desk.model.reload()
-    desk.wait(lambda: "waits" in desk.live())
+    desk.wait_until(lambda: "waits" in desk.live())
 
 
 def test_the_dialog_repeats_books_the_free_ones_and_lists_the_clashes(desk: Desk) -> None:
@@ -104,7 +104,7 @@ def test_the_dialog_repeats_books_the_free_ones_and_lists_the_clashes(desk: Desk
     assert dialog.free_ones.isVisible()
     dialog.free_ones.setChecked(True)
     dialog.accept()
-    desk.wait(lambda: "Not booked:" in dialog.problem.text())
+    desk.wait_until(lambda: "Not booked:" in dialog.problem.text())
     assert dialog.problem.text().startswith("2 booked. Not booked:\nWed 15 Jan 13:00 – 15:00: gpu-a:0 is booked by lee")
     found = desk.store.bookings(desk.now, desk.now + timedelta(days=30))
     assert [one.title for one in found] == ["weekly", "in the way", "weekly"]
@@ -119,7 +119,7 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
     for field, text in ((dialog.title, "x"), (dialog.gpus, "gpu-a:0"), (dialog.start, "13:00"), (dialog.end, "+2h")):
         field.setText(text)
     dialog.accept()
-    desk.wait(lambda: "booked by lee" in dialog.problem.text())
+    desk.wait_until(lambda: "booked by lee" in dialog.problem.text())
     assert dialog.problem.text().startswith("gpu-a:0 is booked"), "a name stays as it is"
     # Another error replaces it and gets the focus.
     dialog.end.setText("soon")
@@ -129,13 +129,13 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
     assert "not a time" in dialog.end.accessibleDescription()
     dialog.end.setText("+2h")
     dialog.accept()
-    desk.wait(lambda: "booked by lee" in dialog.problem.text())
+    desk.wait_until(lambda: "booked by lee" in dialog.problem.text())
     ways = [item.widget() for number in range(dialog.ways.count()) if (item := dialog.ways.itemAt(number))]
     first = next(way for way in ways if isinstance(way, QPushButton))
     assert first.text().startswith("Take gpu-")
     first.click()
     dialog.accept()
-    desk.wait(lambda: "x" in desk.live())
+    desk.wait_until(lambda: "x" in desk.live())
 
 
 def test_wrong_fields_are_told_beside_them_and_nothing_is_booked(desk: Desk) -> None:
@@ -156,7 +156,7 @@ def test_wrong_fields_are_told_beside_them_and_nothing_is_booked(desk: Desk) -> 
 def test_several_gpus_are_edited_as_one(desk: Desk) -> None:
     booking = desk.book("a0 a1", 4, 2, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.page.surface.select(booking.id)
     desk.page.acts.edit.trigger()
     dialog = dialog_of(desk)
@@ -164,29 +164,29 @@ def test_several_gpus_are_edited_as_one(desk: Desk) -> None:
     dialog.gpus.setText("gpu-b:0-3")
     dialog.title.setText("theirs now")
     dialog.accept()
-    desk.wait(lambda: desk.store.booking(booking.id).title == "theirs now")
+    desk.wait_until(lambda: desk.store.booking(booking.id).title == "theirs now")
     assert len(desk.store.booking(booking.id).gpus) == 4
 
 
 def test_a_calendar_file_goes_out_and_comes_in_with_a_preview(desk: Desk, tmp_path: Path) -> None:
     booking = desk.book("a0", 4, 2, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     file = tmp_path / "mine.ics"
     said: list[str] = []
     export_bookings(desk.model, desk.page, said.append, said.append, file)
-    desk.wait(lambda: said)
+    desk.wait_until(lambda: said)
     assert said == ["1 booking written to mine.ics"]
     desk.store.cancel(booking.id)
     desk.page.import_bookings(file)
     dialog = desk.page.dialog
     assert isinstance(dialog, ImportDialog)
-    desk.wait(lambda: dialog.previewed)
+    desk.wait_until(lambda: dialog.previewed)
     assert [one.verdict for one in dialog.previewed] == ["new"]
     assert "mine" not in desk.live()  # a preview writes nothing
     dialog.accept()
-    desk.wait(lambda: "mine" in desk.live())
-    desk.wait(lambda: desk.page.dialog is None)
+    desk.wait_until(lambda: "mine" in desk.live())
+    desk.wait_until(lambda: desk.page.dialog is None)
 
 
 @pytest.mark.parametrize("text", ["", "BEGIN:VCALENDAR\nBEGIN:VEVENT\nEND:VCALENDAR", "\x00\x01"])
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_calendar_is_refused_with_a_sentence(desk: Desk, tmp_p
     desk.page.import_bookings(file)
     dialog = desk.page.dialog
     assert isinstance(dialog, ImportDialog)
-    desk.wait(lambda: "cannot be read" in dialog.summary.text())
+    desk.wait_until(lambda: "cannot be read" in dialog.summary.text())
     assert not dialog.ok.isEnabled()
     dialog.reject()
 
@@ -211,7 +211,7 @@ def test_a_clash_in_a_calendar_file_is_shown_before_anything_is_booked(desk: Des
     desk.page.import_bookings(file)
     dialog = desk.page.dialog
     assert isinstance(dialog, ImportDialog)
-    desk.wait(lambda: dialog.previewed)
+    desk.wait_until(lambda: dialog.previewed)
     assert dialog.previewed[0].verdict == "clash"
     cell = dialog.table.item(0, 3)
     assert cell is not None
@@ -228,11 +228,11 @@ def test_the_usage_report_counts_and_is_saved_as_csv(desk: Desk, tmp_path: Path)
     desk.page.acts.usage.trigger()
     dialog = desk.page.dialog
     assert isinstance(dialog, UsageDialog)
-    desk.wait(lambda: dialog.rows_)
+    desk.wait_until(lambda: dialog.rows_)
     assert dialog.summary.text() == "20.0 GPU-hours booked, 10.0 used."
     assert dialog.bars.accessibleName() == "kim: 20.0 h booked, 10.0 h used, 10.0 h idle"
     dialog.by.set_value("host")
-    desk.wait(lambda: dialog.rows_ and dialog.rows_[0].key == "gpu-a")
+    desk.wait_until(lambda: dialog.rows_ and dialog.rows_[0].key == "gpu-a")
     dialog.save_csv(tmp_path / "hours.csv")
     assert (tmp_path / "hours.csv").read_bytes().splitlines()[1] == b"gpu-a,20.00,10.00,10.00,0.00"
     dialog.reject()
@@ -248,7 +248,7 @@ def test_an_admin_changes_the_rules_and_they_hold_at_once(desk: Desk) -> None:
     assert "is not a number" in dialog.problem.text()
     dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]
     dialog.accept()
-    desk.wait(lambda: desk.model.seen.rules.longest_h == 3)
+    desk.wait_until(lambda: desk.model.seen.rules.longest_h == 3)
     assert desk.store.rules() == Rules(longest_h=3)
     desk.drag(desk.place("a0", 2), desk.place("a0", 9), drop=False)
     assert "at most 3 h long" in desk.page.surface.tip.text()

@@ -24,7 +24,7 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
     desk.book("b0", 0, 5, "theirs", "lee")
     desk.store.record_use([Use("GPU-b3", "gpu-b", "sam", desk.now - timedelta(hours=1), desk.now)])
     desk.open()
-    desk.wait(lambda: desk.shown("mine") and desk.shown("theirs"))
+    desk.wait_until(lambda: desk.shown("mine") and desk.shown("theirs"))
     assert desk.page.bar.title.text() == "6 – 12 January 2031"
     assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"  # three booked, one in use without a booking
     assert list(desk.page.surface.picture.usage.unbooked) == ["GPU-b3"]
@@ -35,7 +35,7 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
 def test_what_another_desktop_books_arrives_by_itself(desk: Desk) -> None:
     desk.open()
     desk.book("a2", 1, 2, "from elsewhere", "lee")
-    desk.wait(lambda: desk.shown("from elsewhere"))
+    desk.wait_until(lambda: desk.shown("from elsewhere"))
 
 
 def test_day_week_month_and_the_days_before_and_after(desk: Desk) -> None:
@@ -43,7 +43,7 @@ def test_day_week_month_and_the_days_before_and_after(desk: Desk) -> None:
     desk.open()
     page = desk.page
     page.acts.later.trigger()
-    desk.wait(lambda: desk.shown("next week"))
+    desk.wait_until(lambda: desk.shown("next week"))
     assert page.bar.title.text() == "13 – 19 January 2031"
     page.acts.month.trigger()
     assert page.bar.title.text() == "January 2031"
@@ -58,7 +58,7 @@ def test_day_week_month_and_the_days_before_and_after(desk: Desk) -> None:
 def test_a_click_on_a_host_folds_it_and_counts_its_bookings(desk: Desk) -> None:
     desk.book("a0 a1 a2", 1, 5, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     surface = desk.page.surface
     QTest.mouseClick(surface.viewport(), LEFT, pos=QPoint(60, M.days_header + 10))
     assert [row.kind for row in surface.picture.lanes.rows[:2]] == ["folded", "host"]
@@ -70,7 +70,7 @@ def test_a_click_on_a_host_folds_it_and_counts_its_bookings(desk: Desk) -> None:
 def test_finding_pales_what_does_not_match_and_filters_take_lanes_away(desk: Desk) -> None:
     one, other = desk.book("a0", 1, 5, "digits"), desk.book("b0", 1, 5, "letters", "lee")
     desk.open()
-    desk.wait(lambda: desk.shown("letters"))
+    desk.wait_until(lambda: desk.shown("letters"))
     QTest.keyClick(desk.page.surface, Key.Key_F, CONTROL)
     QTest.keyClicks(desk.page.bar.search_field, "letters")
     assert desk.page.surface.picture.dimmed == {one.id}
@@ -86,7 +86,7 @@ def test_finding_pales_what_does_not_match_and_filters_take_lanes_away(desk: Des
 def test_hovering_tells_all_of_a_booking_and_the_zone(desk: Desk) -> None:
     desk.book("a0 a1", 1, 5, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     told = desk.page.surface.tooltip_at(desk.place("a0", 3))
     assert told.startswith("mine\nYou · 2 GPUs\nToday 10:00 – 15:00 (Europe/Berlin)")
     assert "Europe/Berlin" in desk.page.surface.tooltip_at(QPoint(300, 10))
@@ -107,8 +107,8 @@ def test_what_agents_saw_idle_is_told_and_freed_by_the_first_desktop(desk: Desk)
         ]
     )
     desk.open()
-    desk.wait(lambda: not desk.store.booking(gone.id).is_live)
-    desk.wait(lambda: desk.page.surface.picture.notes)
+    desk.wait_until(lambda: not desk.store.booking(gone.id).is_live)
+    desk.wait_until(lambda: desk.page.surface.picture.notes)
     assert desk.page.surface.picture.notes == {warned.id: "idle 21 min, frees 09:09"}
     assert desk.page.notice.text == "1 booking was idle and is free now."
 
@@ -118,13 +118,13 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
 ) -> None:
     desk.book("a0", 1, 5, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     seen = desk.now
     desk.is_away = True
     desk.calendar.close()
     desk.now = seen + timedelta(minutes=40)
     desk.model.reload()
-    desk.wait(lambda: not desk.model.seen.is_live)
+    desk.wait_until(lambda: not desk.model.seen.is_live)
     assert desk.shown("mine")
     assert "This is of 09:00, 40 min ago" in desk.page.notice.text
     assert desk.page.bar.free.text() == "Free now: ? of 8 GPUs"
@@ -136,7 +136,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.is_away = False
     desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
     desk.model.reload()
-    desk.wait(lambda: desk.model.seen.is_live)
+    desk.wait_until(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()
     assert desk.page.notice.isHidden()
 
@@ -147,7 +147,7 @@ def test_an_empty_fleet_is_told_what_to_do_first(desk: Desk) -> None:
     (desk.folder / "bookings.sqlite3").unlink()
     desk.__post_init__()
     desk.open()
-    desk.wait(desk.page.empty.isVisible)
+    desk.wait_until(desk.page.empty.isVisible)
     assert "Fleet page" in desk.page.empty.sentence.text()
     assert not desk.page.surface.isVisible()
 
@@ -156,7 +156,7 @@ def test_the_surface_is_one_widget_however_many_bookings_there_are(desk: Desk) -
     for hour in range(12):
         desk.book("a0 a1 b2", 1 + hour * 2, 1, f"run {hour}")
     desk.open()
-    desk.wait(lambda: desk.shown("run 11"))
+    desk.wait_until(lambda: desk.shown("run 11"))
     assert isinstance(desk.page.surface, CalendarView)
     assert len(desk.page.surface.picture.blocks) == 24
     assert len(SLOTS) == len(desk.page.surface.picture.lanes.lanes)

@@ -46,20 +46,20 @@ def test_what_is_booked_moved_undone_and_refused_is_told(
     monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
     desk.book("a2", 3, 2, "theirs", "lee")
     desk.open()
-    desk.wait(lambda: desk.shown("theirs"))
+    desk.wait_until(lambda: desk.shown("theirs"))
     desk.drag(desk.place("b0", 2), desk.place("b1", 5))
     dialog = desk.page.dialog
     assert isinstance(dialog, BookingDialog)
     QTest.keyClicks(dialog.title, "mine")
     QTest.keyClick(dialog.title, Qt.Key.Key_Return)
-    desk.wait(lambda: listener.has("Booked: gpu-b:0-1, Today 11:00"))
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: listener.has("Booked: gpu-b:0-1, Today 11:00"))
+    desk.wait_until(lambda: desk.shown("mine"))
 
     desk.drag(desk.place("b0", 3), desk.place("b2", 7))
-    desk.wait(lambda: listener.has("Changed: gpu-b:2-3, Today 15:00"))
-    desk.wait(desk.page.acts.undo.isEnabled)
+    desk.wait_until(lambda: listener.has("Changed: gpu-b:2-3, Today 15:00"))
+    desk.wait_until(desk.page.acts.undo.isEnabled)
     desk.page.acts.undo.trigger()
-    desk.wait(lambda: listener.has("Undone: change “mine”"))
+    desk.wait_until(lambda: listener.has("Undone: change “mine”"))
 
     desk.drag(desk.place("a1", 2), desk.place("a3", 8))
     assert listener.has("booked by lee", urgent=True)
@@ -71,7 +71,7 @@ def test_what_is_booked_moved_undone_and_refused_is_told(
         field.setText(text)
     listener.heard.clear()
     dialog.accept()
-    desk.wait(lambda: listener.has("booked by lee", urgent=True))
+    desk.wait_until(lambda: listener.has("booked by lee", urgent=True))
     dialog.reject()
 
 
@@ -81,18 +81,18 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
     monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
     desk.book("a0", 1, 5, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.is_away = True
     desk.calendar.close()
     for _ in range(2):
         desk.now += timedelta(minutes=5)
         desk.model.reload()
-        desk.wait(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]
+        desk.wait_until(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]
     assert [loud for text, loud in listener.heard if "The calendar is away" in text] == [True]
     desk.is_away = False
     desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
     desk.model.reload()
-    desk.wait(lambda: listener.has("The calendar is back."))
+    desk.wait_until(lambda: listener.has("The calendar is back."))
 
 
 def test_who_listens_is_told_one_sentence_every_few_seconds_and_then_the_newest(

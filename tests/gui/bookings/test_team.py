@@ -59,7 +59,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     finally:
         lee.close()
     desk.open()
-    desk.wait(lambda: desk.shown("theirs"))
+    desk.wait_until(lambda: desk.shown("theirs"))
     page = desk.page
     assert page.legend.place.text() == "PostgreSQL · in step"
     assert not page.legend.share.isVisible()
@@ -69,7 +69,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     assert isinstance(dialog, BookingDialog)
     QTest.keyClicks(dialog.title, "mine")
     QTest.keyClick(dialog.title, Key.Key_Return)
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     assert desk.live()["mine"].owner == "kim"
 
     # A drag of lee's booking shows the reason and changes nothing; the drawer has no buttons for it.
@@ -108,18 +108,18 @@ def test_a_calendar_that_is_hidden_has_no_connection_and_one_that_is_shown_hears
         return int(found[0])
 
     desk.open()
-    desk.wait(lambda: desk.model.seen.is_live and connections() == 1)
+    desk.wait_until(lambda: desk.model.seen.is_live and connections() == 1)
     desk.page.hide()
-    desk.wait(lambda: connections() == 0)
+    desk.wait_until(lambda: connections() == 0)
     desk.model._unwatched.setInterval(100)  # one minute in production
     desk.book("a1", 1, 5, "meanwhile", "lee")
-    desk.wait(lambda: "meanwhile" in {one.title for one in desk.model.seen.bookings})
+    desk.wait_until(lambda: "meanwhile" in {one.title for one in desk.model.seen.bookings})
     desk.model._unwatched.setInterval(60_000)
-    desk.wait(lambda: connections() == 0)
+    desk.wait_until(lambda: connections() == 0)
     desk.page.show()
-    desk.wait(lambda: desk.model._watch is not None and desk.model._watch.is_watching.is_set())
+    desk.wait_until(lambda: desk.model._watch is not None and desk.model._watch.is_watching.is_set())
     desk.book("a0", 1, 5, "lees", "lee")
-    desk.wait(lambda: desk.shown("lees"))
+    desk.wait_until(lambda: desk.shown("lees"))
     assert connections() == 1
 
 
@@ -127,14 +127,14 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
     desk = team_desk
     desk.book("a0", 1, 5, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     page = desk.page
     desk.model._retry.setInterval(300)
     desk.server.stop()
     try:
         desk.now += timedelta(minutes=40)
         desk.model.reload()
-        desk.wait(lambda: not desk.model.seen.is_live)
+        desk.wait_until(lambda: not desk.model.seen.is_live)
         assert desk.shown("mine")
         assert "This is of 09:00, 40 min ago" in page.notice.text
         assert not page.acts.book.isEnabled()
@@ -151,9 +151,9 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
         desk.calendar._away = None
         return desk.model.seen.is_live
 
-    desk.wait(is_back)
+    desk.wait_until(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
     # Changes by others arrive again.
     desk.book("b3", 1, 2, "after it")
-    desk.wait(lambda: desk.shown("after it"))
+    desk.wait_until(lambda: desk.shown("after it"))

@@ -40,8 +40,8 @@ class SimulatedUser:
         qtbot.addWidget(self.window, before_close_func=lambda _: self.topology.document.start_new())
         self.window.show()
         self.window.activateWindow()
-        self.until(self.window.isActiveWindow)
-        self.until(lambda: all(self.window.has_page(key) for key in self.window.keys))
+        self.wait_until(self.window.isActiveWindow)
+        self.wait_until(lambda: all(self.window.has_page(key) for key in self.window.keys))
         self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]
 
     # Parts of the window
@@ -78,7 +78,7 @@ class SimulatedUser:
 
     # Input and output
 
-    def until(self, condition: Callable[[], object], within_ms: int = SOON_MS) -> None:
+    def wait_until(self, condition: Callable[[], object], within_ms: int = SOON_MS) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=within_ms)
 
     def press(self, button: QAbstractButton) -> None:
@@ -102,8 +102,8 @@ class SimulatedUser:
 
     def hosts_were_asked(self) -> None:
         """Waits until each host has answered or failed."""
-        self.until(lambda: self.fleet.has_looked, LAUNCHED_WITHIN_MS)
-        self.until(lambda: all(status.doing is None for status in self.fleet.hosts), LAUNCHED_WITHIN_MS)
+        self.wait_until(lambda: self.fleet.has_looked, LAUNCHED_WITHIN_MS)
+        self.wait_until(lambda: all(status.doing is None for status in self.fleet.hosts), LAUNCHED_WITHIN_MS)
 
     def save_as(self, path: Path) -> None:
         """Saves under a name with Ctrl+S and the dialog."""
@@ -113,19 +113,19 @@ class SimulatedUser:
 
     def type_file_name(self, path: Path) -> None:
         """Types a file name into the save dialog and waits until it is saved."""
-        self.until(lambda: self._file_dialog() is not None)
+        self.wait_until(lambda: self._file_dialog() is not None)
         dialog = self._file_dialog()
         assert dialog is not None
         dialog.selectFile(str(path))
         QTest.keyClick(dialog, Qt.Key.Key_Return)
-        self.until(lambda: self.topology.document.path == path and not self.topology.document.is_modified)
+        self.wait_until(lambda: self.topology.document.path == path and not self.topology.document.is_modified)
 
     def _file_dialog(self) -> QFileDialog | None:
         return next((box for box in self.window.findChildren(QFileDialog) if box.isVisible()), None)
 
     def press_launch(self) -> LaunchPanel:
         self.press(self.topology.bar.launch)
-        self.until(lambda: self.panel.isVisible() or self.window.current == "runs")
+        self.wait_until(lambda: self.panel.isVisible() or self.window.current == "runs")
         return self.panel
 
     def on_the_runs_page(self) -> None:
@@ -136,14 +136,14 @@ class SimulatedUser:
             assert not panel.again.isVisible(), (panel.notice.text, [row.texts for row in panel._rows.values()])
             return self.window.current == "runs" and self.runs.feed is not None
 
-        self.until(there, LAUNCHED_WITHIN_MS)
+        self.wait_until(there, LAUNCHED_WITHIN_MS)
         assert not panel.isVisible()
         assert self.picture.run_id == (panel.job.run_id if panel.job else "")
 
     def stop_the_run(self) -> None:
         """Stops the run and confirms."""
         self.press(self.button(self.runs.bar, "Stop"))
-        self.until(lambda: self._stop_dialog() is not None)
+        self.wait_until(lambda: self._stop_dialog() is not None)
         dialog = self._stop_dialog()
         assert dialog is not None
         self.press(dialog.stop)

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.lab
 def red_lines(person: SimulatedUser, row: str) -> str:
     """Launches, waits for the refusal, and returns the texts of the failed row."""
     panel = person.press_launch()
-    person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
+    person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
     red = [name for name, shown in panel.checklist.rows.items() if shown.failed]
     assert red == [row], [panel.row(name).texts for name in red]
     assert person.window.current == "topology"
     text = " ".join(panel.row(row).texts)
-    person.until(panel.row(row).isVisible)
+    person.wait_until(panel.row(row).isVisible)
     assert "`torchyard " not in text, "the command line's way out is not the window's"
     assert "Traceback" not in text
     return text
@@ -77,7 +77,7 @@ def test_a_wrong_document_is_told_on_the_page_and_touches_no_host(
     page.checks.now()
     if page.launch_action.isEnabled():
         person.press(page.bar.launch)
-        person.until(lambda: page.notice_bar.isVisible() or red_topology(person))
+        person.wait_until(lambda: page.notice_bar.isVisible() or red_topology(person))
     told = [page.notice_bar.text, page.bar.file.text(), *(problem.message for problem in page.problems.problems)]
     told += red_topology(person)
     assert any(re.search(said, line) for line in told), told
@@ -154,8 +154,8 @@ def test_a_program_that_is_not_there_is_told_on_the_page_of_the_run(
     person = window_of(desktop, topology(tmp_path / "missing", ON_ONE.replace("sleep", "no-such-program")))
     person.press_launch()
     person.on_the_runs_page()
-    person.until(lambda: person.picture.is_over)
-    person.until(person.runs.run_view.notice.isVisible)
+    person.wait_until(lambda: person.picture.is_over)
+    person.wait_until(person.runs.run_view.notice.isVisible)
     assert "no-such-program" in person.runs.run_view.notice.text
     wait_until(lambda: not programs_on(lab3))
 

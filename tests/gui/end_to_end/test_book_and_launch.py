@@ -60,8 +60,8 @@ def of_kim(store: BookingStore) -> Booking | None:
 def stop(person: SimulatedUser, store: BookingStore) -> None:
     """Stops the run and confirms; the window releases its booking by itself."""
     person.stop_the_run()
-    person.until(lambda: person.picture.state == "stopped")
-    person.until(lambda: of_kim(store) is None, AGAIN_WITHIN_MS)
+    person.wait_until(lambda: person.picture.state == "stopped")
+    person.wait_until(lambda: of_kim(store) is None, AGAIN_WITHIN_MS)
 
 
 def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
@@ -73,20 +73,20 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person = window_of(kim, topology(tmp_path / "one", hosts=("gpu-a",), gpus=2, says="time.sleep(600)"))
     person.hosts_were_asked()
     page = person.topology
-    person.until(lambda: page.planning.booked.others)
+    person.wait_until(lambda: page.planning.booked.others)
     # Shown before the launch.
     end = until(start, theirs.end, ZONE)
     assert "booked by lee until" in page.current_plan.problems[0].message
 
     # Refused with owner and end; one click books the next free time.
     panel = person.press_launch()
-    person.until(lambda: panel.again.isVisible(), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: panel.again.isVisible(), LAUNCHED_WITHIN_MS)
     (told,) = panel.row("booking").texts
     assert "gpu-a:0-1 are booked by lee ('digits')" in told
     assert f"to {theirs.end.astimezone(start.tzinfo):%H:%M}" in told or end in told
     assert "torchyard run" not in told
     line = panel.row("booking")._lines.itemAt(0).widget()
-    person.until(lambda: line.height() >= line.heightForWidth(line.width()))  # the text is fully visible
+    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # the text is fully visible
     assert panel.notice.buttons[0].text() == f"Book and launch at {end}"
     person.press(panel.notice.buttons[0])
     person.on_the_runs_page()
@@ -94,22 +94,22 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert booked is not None
     assert (booked.start, booked.duration) == (theirs.end, timedelta(hours=8))
     assert booked.run_id == person.picture.run_id
-    person.until(lambda: person.picture.state == "waiting")
+    person.wait_until(lambda: person.picture.state == "waiting")
     stop(person, lee)
 
     # Lee releases the booking. GPUs of two hosts need a booking: *Book and launch*.
     lee.release(theirs.id)
     person.window.show_page("topology")
     page.open(topology(tmp_path / "two", hosts=HOSTS, says="time.sleep(600)"))
-    person.until(lambda: len(page.document.value.pools) == 2)
+    person.wait_until(lambda: len(page.document.value.pools) == 2)
     panel = person.press_launch()
-    person.until(lambda: panel.question.isVisible() or panel.again.isVisible(), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: panel.question.isVisible() or panel.again.isVisible(), LAUNCHED_WITHIN_MS)
     assert "only with a booking" in panel.question.sentence.text()
     assert "--book" not in panel.question.advice.text()
     assert panel.question.yes.text() == "Book and launch"
     person.press(panel.question.yes)
     person.on_the_runs_page()
-    person.until(lambda: person.picture.state == "running")
+    person.wait_until(lambda: person.picture.state == "running")
     booked = of_kim(lee)
     assert booked is not None
     assert booked.run_id == person.picture.run_id
@@ -118,14 +118,14 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     # From the run's page to the calendar, where it is shown as running, and back.
     person.press(person.button(person.runs.bar, "Booking"))
     calendar = bookings_page(person)
-    person.until(lambda: calendar.surface.selection == booked.id)
+    person.wait_until(lambda: calendar.surface.selection == booked.id)
     assert person.window.current == "bookings"
     assert calendar.details.title.text() == "work"
     person.press(calendar.details.show_run)
     assert person.window.current == "runs"
     stop(person, lee)
     # A hidden calendar is loaded again once a minute.
-    person.until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]
+    person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]
     assert lee.booking(booked.id).state == "released"
 
     # Closed before the second run starts: the window asks, and cancels booking and launch.
@@ -133,7 +133,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs
     person.press(person.button(runs.bar, "Restart"))
-    person.until(lambda: question(person), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     answer(person, "Book and launch")
 
     def close() -> None:
@@ -147,7 +147,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
         assert runs.run_view.work.text == "Taking it back …"
 
     asked = at_step(runs.restarting.job, "preparing", close)
-    person.until(lambda: closed, LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: closed, LAUNCHED_WITHIN_MS)
     assert asked
     assert of_kim(lee) is None
     wait_until(lambda: not programs_on(gpu_lab))

@@ -78,7 +78,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
         answer(person, "Take it back and close")
 
     asked = at_step(panel.job, step, close)
-    person.until(lambda: closed, LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: closed, LAUNCHED_WITHIN_MS)
 
     assert asked == [step]
     assert not panel.is_launching
@@ -103,7 +103,7 @@ def test_a_run_that_was_quicker_than_the_answer_is_taken_back_all_the_same(
     assert panel.is_launching
     person.window.close()
     answer(person, "Take it back and close")
-    person.until(lambda: closed, LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: closed, LAUNCHED_WITHIN_MS)
     wait_until(lambda: not left_on(lab3))
     assert person.runs.model.history.records() == []
 
@@ -121,12 +121,12 @@ def test_a_launch_goes_on_where_the_answer_is_so(
         assert question(person) is None
 
     asked = at_step(panel.job, "sending", close_twice)
-    person.until(lambda: asked, LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: asked, LAUNCHED_WITHIN_MS)
     person.on_the_runs_page()
-    person.until(lambda: person.picture.state == "running")
+    person.wait_until(lambda: person.picture.state == "running")
     assert person.window.isVisible()
     person.stop_the_run()
-    person.until(lambda: person.picture.is_over)
+    person.wait_until(lambda: person.picture.is_over)
     wait_until(lambda: not programs_on(lab3))
 
 
@@ -144,7 +144,7 @@ def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
     person = window_of(desktop, long_run(tmp_path / "long"))
     person.press_launch()
     person.window.activateWindow()
-    person.until(person.window.isActiveWindow)
+    person.wait_until(person.window.isActiveWindow)
     QTest.keyClick(person.window, Qt.Key.Key_Q, CONTROL)
     assert question(person) is not None
     is_asked.set()
@@ -153,6 +153,6 @@ def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
     assert question(person) is None
     assert person.window.isVisible()
     # The run is on its hosts: closing neither asks nor affects it.
-    person.until(lambda: person.picture.state == "running")
+    person.wait_until(lambda: person.picture.state == "running")
     assert person.window.close()
     assert sum("sleep" in line or "python" in line for line in programs_on(lab3)) >= 3

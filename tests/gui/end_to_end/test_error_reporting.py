@@ -44,7 +44,7 @@ def on_three_hosts(folder: Path, script: str) -> Path:
 def succeeded(person: SimulatedUser) -> None:
     """Waits for the run's successful end on its page."""
     person.on_the_runs_page()
-    person.until(lambda: person.picture.is_over)
+    person.wait_until(lambda: person.picture.is_over)
     assert person.picture.state == "succeeded", person.picture.reason
     assert person.picture.name == "test"
 
@@ -55,7 +55,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     lab3["gpu-c"].stop_sshd()
     person = window_of(desktop, on_three_hosts(tmp_path / "hello", SAYS_HELLO))
     panel = person.press_launch()
-    person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
+    person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
 
     # The cause is shown in the checklist and above it; nothing was started.
     row = panel.row("host")
@@ -78,7 +78,7 @@ def test_an_unknown_key_is_trusted_in_the_dialog_and_the_launch_goes_on(
     desktop.known_hosts.write_text(lab3["gpu-a"].known_hosts + lab3["gpu-b"].known_hosts)
     person = window_of(desktop, on_three_hosts(tmp_path / "hello", SAYS_HELLO))
     panel = person.press_launch()
-    person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
+    person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
     assert panel.row("host").row.state == "failed"
     assert "gpu-c" in panel.notice.text
 
@@ -98,12 +98,12 @@ def test_a_key_that_is_not_trusted_keeps_the_launch_where_it_is(
     desktop.known_hosts.write_text(before)
     person = window_of(desktop, on_three_hosts(tmp_path / "hello", SAYS_HELLO))
     panel = person.press_launch()
-    person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
+    person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
     person.press(person.button(panel.notice, "Trust gpu-c"))
     dialog = trust_dialog(person)
     person.press(dialog.cancel_button)
 
-    person.until(lambda: person.fleet_page.dialog is None)
+    person.wait_until(lambda: person.fleet_page.dialog is None)
     assert desktop.known_hosts.read_text() == before
     assert not panel.is_launching
     wait_until(lambda: not programs_on(lab3))
@@ -116,7 +116,7 @@ def trust_dialog(person: SimulatedUser) -> HostKeyDialog:
         found = [box for box in person.window.findChildren(HostKeyDialog) if box.isVisible()]
         return found[0] if found and found[0].trust_button.isVisible() else None
 
-    person.until(there)
+    person.wait_until(there)
     dialog = there()
     assert dialog is not None
     return dialog
@@ -128,11 +128,11 @@ def test_a_script_that_fails_tells_its_cause_on_the_page_of_the_run(
     person = window_of(desktop, on_three_hosts(tmp_path / "fails", FAILS))
     person.press_launch()
     person.on_the_runs_page()
-    person.until(lambda: person.picture.is_over)
+    person.wait_until(lambda: person.picture.is_over)
     view = person.runs.run_view
 
     assert person.picture.state == "failed"
-    person.until(view.notice.isVisible)
+    person.wait_until(view.notice.isVisible)
     assert "The run failed: " in view.notice.text
     assert "worker-1" in view.notice.text
     (need,) = view.side.needs.needs
@@ -144,5 +144,5 @@ def test_a_script_that_fails_tells_its_cause_on_the_page_of_the_run(
 
     QTest.mouseClick(view.notice.buttons[0], LEFT)
     assert view.log.replica.currentText() == "worker-1"
-    person.until(lambda: any("ValueError: this shard of the data is empty" in line for line in person.log_lines()))
-    person.until(lambda: not programs_on(lab3))
+    person.wait_until(lambda: any("ValueError: this shard of the data is empty" in line for line in person.log_lines()))
+    person.wait_until(lambda: not programs_on(lab3))

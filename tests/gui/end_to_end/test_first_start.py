@@ -79,7 +79,7 @@ def test_a_read_only_file_says_so_and_is_saved_elsewhere(
     assert "is read-only" in page.notice_bar.text
     rename(person, "mine")
     person.keys(Qt.Key.Key_S, CONTROL)
-    person.until(lambda: "read-only" in page.notice_bar.text and page.notice_bar.kind == "fail")
+    person.wait_until(lambda: "read-only" in page.notice_bar.text and page.notice_bar.kind == "fail")
     assert file.read_bytes() == before
     assert page.document.is_modified
 
@@ -99,20 +99,20 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
     text = file.read_text()
     rename(person, "mine")
     file.write_text(THEIRS + text)
-    person.until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
+    person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
     person.keys(Qt.Key.Key_S, CONTROL)
     assert file.read_text() == THEIRS + text
 
     person.press(person.button(page.notice_bar, "Keep mine"))
     person.draw.on_canvas()
     person.keys(Qt.Key.Key_S, CONTROL)
-    person.until(lambda: "name: mine" in file.read_text())
+    person.wait_until(lambda: "name: mine" in file.read_text())
     assert not page.document.is_modified
 
     # Again, keeping their version.
     rename(person, "mine again")
     file.write_text(THEIRS + text)
-    person.until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
+    person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
     person.press(person.button(page.notice_bar, "Read theirs"))
     assert page.document.value.name == "digits-three-hosts"
     assert page.document.text == THEIRS + text

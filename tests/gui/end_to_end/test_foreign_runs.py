@@ -38,14 +38,14 @@ def test_secrets_of_a_foreign_run_are_sent_once_the_user_has_seen_them_by_name(
     person.hosts_were_asked()
     person.window.show_page("runs")
     person.runs.show_run(theirs.run_id)
-    person.until(lambda: person.runs.feed is not None and person.picture.is_over)
+    person.wait_until(lambda: person.runs.feed is not None and person.picture.is_over)
     restart = person.button(person.runs.bar, "Restart")
-    person.until(restart.isEnabled)
+    person.wait_until(restart.isEnabled)
 
     person.press(restart)
-    person.until(lambda: question(person), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     answer(person, "Launch")
-    person.until(lambda: question(person), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     asked = question(person)
     assert asked is not None
     said = "\n".join(shown.text() for shown in asked.findChildren(QLabel))
@@ -53,15 +53,15 @@ def test_secrets_of_a_foreign_run_are_sent_once_the_user_has_seen_them_by_name(
     assert "command: sh -c 'echo $WANDB_KEY'" in said
     assert "hosts: gpu-a" in said
     answer(person, "Do not launch")
-    person.until(lambda: not person.runs.restarting.is_launching)
+    person.wait_until(lambda: not person.runs.restarting.is_launching)
     assert len(person.runs.model.history.records()) == 0
 
     person.press(restart)
-    person.until(lambda: question(person), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     answer(person, "Launch")
-    person.until(lambda: question(person), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: question(person), LAUNCHED_WITHIN_MS)
     answer(person, "Send the secrets")
-    person.until(lambda: person.runs.model.history.records(), LAUNCHED_WITHIN_MS)
-    person.until(lambda: person.picture.is_over, LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: person.runs.model.history.records(), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: person.picture.is_over, LAUNCHED_WITHIN_MS)
     (record,) = person.runs.model.history.records()
     assert log_of(desktop, record.run_id, "worker-0") == "mine\n"

@@ -116,9 +116,9 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     person.on_the_runs_page()
     assert {("starting", "pending"), ("host", "passed")} <= seen
     assert all(row.state in ("passed", "warning") for row in panel.checklist.rows.values()), seen
-    person.until(lambda: person.picture.state == "running")
+    person.wait_until(lambda: person.picture.state == "running")
     names = ["chief-0", "worker-0", "worker-1"]
-    person.until(lambda: [track.state for track in person.picture.tracks.values()] == ["running"] * 3)
+    person.wait_until(lambda: [track.state for track in person.picture.tracks.values()] == ["running"] * 3)
     assert sorted(person.picture.tracks) == names
     assert [person.picture.tracks[name].host for name in names] == ["gpu-a", "gpu-b", "gpu-c"]
 
@@ -126,32 +126,32 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     def measured(name: str) -> list[float]:
         return [value for value in person.picture.tracks[name].ring.values("loss") if not math.isnan(value)]
 
-    person.until(lambda: all(len(measured(name)) >= 2 for name in names))
+    person.wait_until(lambda: all(len(measured(name)) >= 2 for name in names))
     view = person.runs.run_view
-    person.until(lambda: "samples/s" in person.runs.bar.state.text())
+    person.wait_until(lambda: "samples/s" in person.runs.bar.state.text())
     person.press(person.runs.bar.views.button("plots"))
     assert view.view == "plots"
-    person.until(lambda: all(len(view.plots.curve("loss", name).getData()[1]) >= 2 for name in names))
+    person.wait_until(lambda: all(len(view.plots.curve("loss", name).getData()[1]) >= 2 for name in names))
     first = len(measured("worker-1"))
-    person.until(lambda: len(view.plots.curve("loss", "worker-1").getData()[1]) > first)
+    person.wait_until(lambda: len(view.plots.curve("loss", "worker-1").getData()[1]) > first)
     person.press(person.runs.bar.views.button("canvas"))
 
     # The logs of two replicas, as they are written.
     person.open_log()
-    person.until(lambda: any(line.startswith("chief-0 step ") for line in person.log_lines()))
+    person.wait_until(lambda: any(line.startswith("chief-0 step ") for line in person.log_lines()))
     replica = view.log.replica
     replica.setFocus()
     QTest.keyClick(replica, Qt.Key.Key_Down)
     assert replica.currentText() == "worker-0"
-    person.until(lambda: any(line.startswith("worker-0 step ") for line in person.log_lines()))
+    person.wait_until(lambda: any(line.startswith("worker-0 step ") for line in person.log_lines()))
     last = person.log_lines()[-1]
-    person.until(lambda: person.log_lines()[-1] != last)
+    person.wait_until(lambda: person.log_lines()[-1] != last)
 
     person.stop_the_run()
-    person.until(lambda: person.picture.is_over)
+    person.wait_until(lambda: person.picture.is_over)
     assert person.picture.state == "stopped", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"stopped"}
-    person.until(lambda: not programs_on(lab3))
+    person.wait_until(lambda: not programs_on(lab3))
     assert person.button(person.runs.bar, "Restart").isEnabled()  # in the place of Stop
     (listed,) = person.runs.model.runs
     assert listed.state == "stopped"
@@ -172,21 +172,21 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
     # Launched before the hosts were checked, and cancelled with Esc.
     panel = person.press_launch()
     QTest.keyClick(panel, Qt.Key.Key_Escape)
-    person.until(lambda: not panel.is_launching and not panel.isVisible(), LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: not panel.is_launching and not panel.isVisible(), LAUNCHED_WITHIN_MS)
     assert person.window.current == "topology"
-    person.until(lambda: not programs_on(lab3))
+    person.wait_until(lambda: not programs_on(lab3))
 
     person.press_launch()
     person.on_the_runs_page()
-    person.until(lambda: person.picture.state == "running")
+    person.wait_until(lambda: person.picture.state == "running")
     person.press(person.button(person.runs.bar, "Stop"))
-    person.until(lambda: person._stop_dialog() is not None)
+    person.wait_until(lambda: person._stop_dialog() is not None)
     QTest.keyClick(person._stop_dialog(), Qt.Key.Key_Escape)
     assert not person.picture.is_over
 
     person.stop_the_run()
-    person.until(lambda: person.picture.state == "stopped")
-    person.until(lambda: not programs_on(lab3))
+    person.wait_until(lambda: person.picture.state == "stopped")
+    person.wait_until(lambda: not programs_on(lab3))
 
 
 @pytest.mark.train
@@ -211,8 +211,8 @@ def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_
         curve = person.runs.run_view.plots.curve("loss", "chief-0").getData()[1]
         return [] if curve is None else [float(value) for value in curve if not math.isnan(value)]
 
-    person.until(losses, TRAINED_WITHIN_MS)
-    person.until(lambda: person.picture.is_over, TRAINED_WITHIN_MS)
+    person.wait_until(losses, TRAINED_WITHIN_MS)
+    person.wait_until(lambda: person.picture.is_over, TRAINED_WITHIN_MS)
     assert person.picture.state == "succeeded", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"succeeded"}
     # The loss decreased, and its last value is shown.
@@ -222,6 +222,6 @@ def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_
     last = person.picture.tracks["chief-0"].ring.last("loss")
     assert last is not None
     assert last < learned[0] / 2
-    person.until(lambda: losses()[-1] == pytest.approx(last))
+    person.wait_until(lambda: losses()[-1] == pytest.approx(last))
     assert not person.runs.run_view.notice.isVisible()
     assert "succeeded" in person.runs.bar.state.text().lower()

@@ -76,10 +76,10 @@ def shown(person: SimulatedUser) -> LoginDialog | None:
 
 def asked(person: SimulatedUser) -> LoginDialog:
     """Waits for a question with the keyboard focus."""
-    person.until(lambda: shown(person) is not None, LAUNCHED_WITHIN_MS)
+    person.wait_until(lambda: shown(person) is not None, LAUNCHED_WITHIN_MS)
     dialog = shown(person)
     assert dialog is not None
-    person.until(lambda: QApplication.focusWidget() is dialog.field)
+    person.wait_until(lambda: QApplication.focusWidget() is dialog.field)
     return dialog
 
 
@@ -163,7 +163,7 @@ def test_several_hosts_ask_one_after_the_other(window_of: OpenWindow, desktop_of
         about = asked(person).waiting.question.about
         words = next(words for words in answers if about.startswith(words))
         answer(person, answers.pop(words))
-        person.until(lambda: shown(person) is None or len(answers) > 0)
+        person.wait_until(lambda: shown(person) is None or len(answers) > 0)
     person.hosts_were_asked()
 
     assert [status.has_no_agent for status in person.fleet.hosts] == [True, True]

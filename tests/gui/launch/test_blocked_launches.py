@@ -31,7 +31,7 @@ def test_an_unknown_key_offers_trust_and_then_the_launch_goes_on(
         asked: list[str] = []
         window.panel.trust_requested.connect(asked.append)
         window.launch(read_topology(sleeping(tmp_path / "talk", seconds=600, hosts=["gpu-b"])))
-        window.wait(lambda: not window.panel.is_launching)
+        window.wait_until(lambda: not window.panel.is_launching)
         assert not window.started
         assert window.panel.checklist.unknown_keys == ["gpu-b"]
         assert "torchyard " not in " ".join(red_lines(window.panel))
@@ -48,7 +48,7 @@ def test_an_unknown_key_offers_trust_and_then_the_launch_goes_on(
             lambda key: window.fleet.trust(key, lambda: done.append(True), problems.append) and None,
             problems.append,
         )
-        window.wait(lambda: done or problems)
+        window.wait_until(lambda: done or problems)
         assert not problems
         window.panel.trusted("gpu-b")
         window.wait_started()
@@ -66,7 +66,7 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
         # Only now: with an existing connection, the host would not be down.
         window: Window = request.getfixturevalue("window")
         window.launch(read_topology(sleeping(tmp_path / "talk")))
-        window.wait(lambda: not window.panel.is_launching)
+        window.wait_until(lambda: not window.panel.is_launching)
     finally:
         lab3["gpu-c"].start_sshd()
     assert not window.started
@@ -74,7 +74,7 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
     assert row.row.state == "failed"
     assert any("gpu-c" in line for line in row.texts)
     assert sorted(host for hosts in row.row.fine.values() for host in hosts) == ["gpu-a", "gpu-b"]
-    window.wait(lambda: programs_on(lab3) == [])
+    window.wait_until(lambda: programs_on(lab3) == [])
     assert window.panel.again.isVisible()
 
     QTest.mouseClick(window.panel.again, Qt.MouseButton.LeftButton)
@@ -102,7 +102,7 @@ def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(DaemonClient, "call", losing)
             window.launch(read_topology(sleeping(tmp_path / "talk", hosts=["gpu-b"])))
-            window.wait(lambda: not panel.is_launching)
+            window.wait_until(lambda: not panel.is_launching)
         assert over == [True]
         assert panel.about.text() == "Whether it has started is not known."
         (said,) = red_lines(panel)
@@ -133,13 +133,13 @@ def test_cancel_at_any_step_leaves_nothing(window: Window, lab3: Lab, tmp_path: 
             QTest.mouseClick(panel.cancel_button, Qt.MouseButton.LeftButton)
 
     panel.job.progressed.connect(cancel_at)
-    window.wait(lambda: not panel.is_launching)
+    window.wait_until(lambda: not panel.is_launching)
 
     assert not window.started
     assert "nothing of it is left" in panel.notice.text
     # A keeper answers before it exits.
-    window.wait(lambda: programs_on(lab3) == [])
-    window.wait(lambda: not [run for host in lab3.hosts for run in runs_left(host)])
+    window.wait_until(lambda: programs_on(lab3) == [])
+    window.wait_until(lambda: not [run for host in lab3.hosts for run in runs_left(host)])
     assert window.runs.history.records() == []
 
 
@@ -152,7 +152,7 @@ def test_large_files_are_asked_about_before_they_are_sent(
     (file.parent / "more.bin").write_bytes(bytes(range(256)) * 5000)
     panel = window.panel
     window.launch(read_topology(file))
-    window.wait(lambda: panel.question.isVisible())
+    window.wait_until(lambda: panel.question.isVisible())
     said = panel.question.sentence.text()
     assert "holds 2 files over 1 MB: weights.bin (2.1 MB), more.bin (1.3 MB)." in said
     assert panel.question.question.text() == "Send it to 1 host?"
@@ -161,23 +161,23 @@ def test_large_files_are_asked_about_before_they_are_sent(
 
     # Enter says no.
     panel.activateWindow()
-    window.wait(lambda: panel.question.no.hasFocus())
+    window.wait_until(lambda: panel.question.no.hasFocus())
     QTest.keyClick(panel.question.no, Qt.Key.Key_Return)
-    window.wait(lambda: not panel.is_launching)
+    window.wait_until(lambda: not panel.is_launching)
     assert not panel.checklist.has_failed
     assert "nothing was sent" in panel.notice.text
     assert [button.text() for button in panel.notice.buttons] == ["Show the field"]
     assert not panel.question.isVisible()
-    window.wait(lambda: not runs_left(lab3["gpu-b"]))
+    window.wait_until(lambda: not runs_left(lab3["gpu-b"]))
 
     QTest.mouseClick(panel.again, Qt.MouseButton.LeftButton)
-    window.wait(lambda: panel.question.isVisible())
+    window.wait_until(lambda: panel.question.isVisible())
     QTest.mouseClick(panel.cancel_button, Qt.MouseButton.LeftButton)
-    window.wait(lambda: not panel.is_launching)
+    window.wait_until(lambda: not panel.is_launching)
     assert "taken back" in panel.notice.text
 
     QTest.mouseClick(panel.again, Qt.MouseButton.LeftButton)
-    window.wait(lambda: panel.question.isVisible())
+    window.wait_until(lambda: panel.question.isVisible())
     QTest.mouseClick(panel.question.yes, Qt.MouseButton.LeftButton)
     window.wait_started()
     window.wait_running()
@@ -191,7 +191,7 @@ def test_a_window_that_is_closed_while_the_launch_asks_leaves_no_thread(
     file = sleeping(tmp_path / "talk", seconds=600, hosts=["gpu-b"])
     (file.parent / "weights.bin").write_bytes(bytes(range(256)) * 8192)
     window.launch(read_topology(file))
-    window.wait(lambda: window.panel.question.isVisible())
+    window.wait_until(lambda: window.panel.question.isVisible())
     window.close()
-    window.wait(lambda: not any(thread.name == "background-act" for thread in threading.enumerate()))
-    window.wait(lambda: not runs_left(lab3["gpu-b"]))
+    window.wait_until(lambda: not any(thread.name == "background-act" for thread in threading.enumerate()))
+    window.wait_until(lambda: not runs_left(lab3["gpu-b"]))

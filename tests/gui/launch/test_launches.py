@@ -73,40 +73,42 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     assert not window.panel.isVisible()
     assert {row.state for row in window.panel.checklist.rows.values()} <= {"passed", "warning"}
     page = window.page
-    window.wait(lambda: page.feed is not None and page.feed.run.run_id == window.started[0])
+    window.wait_until(lambda: page.feed is not None and page.feed.run.run_id == window.started[0])
     assert page.feed is not None
     picture = page.feed.picture
-    window.wait(lambda: picture.state == "running")
+    window.wait_until(lambda: picture.state == "running")
     # Samples of all three hosts arrive in the rings of the plots.
-    window.wait(lambda: len(picture.tracks) == 3)
-    window.wait(lambda: all(len(track.ring) >= 3 for track in picture.tracks.values()))
+    window.wait_until(lambda: len(picture.tracks) == 3)
+    window.wait_until(lambda: all(len(track.ring) >= 3 for track in picture.tracks.values()))
     assert {track.host for track in picture.tracks.values()} == set(HOSTS)
-    window.wait(lambda: all((track.ring.last("step") or 0) > 5 for track in picture.tracks.values()))
+    window.wait_until(lambda: all((track.ring.last("step") or 0) > 5 for track in picture.tracks.values()))
     page.run_view.choose(["worker-0", "worker-2"])
     page.bar.views.set_value("plots")
-    window.wait(lambda: points_of(page, "loss", "worker-2") >= 3)
+    window.wait_until(lambda: points_of(page, "loss", "worker-2") >= 3)
     # Each chip stands for a running replica.
     assert page.run_view.scene.names == ["worker-0", "worker-1", "worker-2"]
     feed = page.feed
-    window.wait(lambda: all(look.state == "running" for look in feed.live_states.values()))  # a busy host may be late
+    window.wait_until(
+        lambda: all(look.state == "running" for look in feed.live_states.values())
+    )  # a busy host may be late
     # Its log grows while shown.
     page.run_view.log.show_replica("worker-2")
     lines = page.run_view.log.view
-    window.wait(lambda: any(line.startswith("worker-2 step ") for line in lines.shown_lines))
+    window.wait_until(lambda: any(line.startswith("worker-2 step ") for line in lines.shown_lines))
     before = lines.shown_lines[-1]
-    window.wait(lambda: lines.shown_lines[-1] != before)
+    window.wait_until(lambda: lines.shown_lines[-1] != before)
 
     page.actions_.stop.trigger()
     dialog = page._stop_dialog
     assert dialog is not None
     assert not picture.is_over
     QTest.mouseClick(dialog.stop, Qt.MouseButton.LeftButton)
-    window.wait(lambda: picture.state == "stopped")
+    window.wait_until(lambda: picture.state == "stopped")
 
-    window.wait(lambda: programs_on(lab3) == [])
+    window.wait_until(lambda: programs_on(lab3) == [])
     assert "stopped by" in picture.reason
     assert not page.actions_.stop.isEnabled()
-    window.wait(lambda: window.runs.history.load(window.started[0]).state == "stopped")  # type: ignore[union-attr]
+    window.wait_until(lambda: window.runs.history.load(window.started[0]).state == "stopped")  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("torch_is_warm")
@@ -124,7 +126,7 @@ def test_the_example_trains_to_its_end_and_its_files_come_home(window: Window, t
     assert loss is not None  # the last batch may be learnt exactly
     assert loss < 2
     page.fetch(feed.run, tmp_path / "home-again")
-    window.wait(lambda: "fetched to" in page.run_view.work.text)
+    window.wait_until(lambda: "fetched to" in page.run_view.work.text)
     logs = list((tmp_path / "home-again").rglob("*.log"))
     assert len(logs) >= 3
 
@@ -139,7 +141,7 @@ def test_an_ended_run_is_restarted_from_its_page_and_the_new_one_is_shown(window
 
     page.actions_.restart.trigger()
 
-    window.wait(lambda: page.feed is not None and page.feed.run.run_id != first and page.feed.picture.is_over)
+    window.wait_until(lambda: page.feed is not None and page.feed.run.run_id != first and page.feed.picture.is_over)
     assert page.feed is not None
     assert page.feed.picture.state == "succeeded"
     noted = window.runs.history.load(page.feed.run.run_id)
@@ -153,7 +155,7 @@ def test_a_script_that_fails_has_its_cause_on_the_page(window: Window, tmp_path:
     window.launch(read_topology(two_workers(tmp_path / "bad", script)))
     window.wait_started()
     page = window.page
-    window.wait(lambda: page.feed is not None and page.feed.picture.state == "failed")
+    window.wait_until(lambda: page.feed is not None and page.feed.picture.state == "failed")
 
     notice = page.run_view.notice
     assert "worker-1" in notice.text
@@ -162,25 +164,25 @@ def test_a_script_that_fails_has_its_cause_on_the_page(window: Window, tmp_path:
     assert page.feed is not None
     assert page.feed.live_state_of("worker-1").cause == "ValueError"
     QTest.mouseClick(notice.buttons[0], Qt.MouseButton.LeftButton)
-    window.wait(lambda: "ValueError: no such column" in page.run_view.log.view.shown_lines)
+    window.wait_until(lambda: "ValueError: no such column" in page.run_view.log.view.shown_lines)
 
 
 def test_the_window_follows_a_host_that_is_lost_and_back(window: Window, lab3: Lab, tmp_path: Path) -> None:
     window.launch(read_topology(sleeping(tmp_path / "talk")))
     window.wait_started()
     page, feed = window.page, window.wait_running()
-    window.wait(lambda: all(len(track.ring) for track in feed.picture.tracks.values()))
+    window.wait_until(lambda: all(len(track.ring) for track in feed.picture.tracks.values()))
 
     primary = lab3[feed.picture.primary]
     primary.stop_sshd(sessions=True)  # otherwise it could be back too early
     try:
-        window.wait(lambda: feed.picture.is_stale)
+        window.wait_until(lambda: feed.picture.is_stale)
         assert "as of" in page.bar.state.text()
         assert feed.live_state_of("worker-0").is_unknown
         assert "failed" not in page.bar.state.text()
     finally:
         primary.start_sshd()
-    window.wait(lambda: not feed.picture.is_stale and feed.picture.state == "running")
+    window.wait_until(lambda: not feed.picture.is_stale and feed.picture.state == "running")
     assert not feed.live_state_of("worker-0").is_unknown
 
     window.stop_run()

@@ -43,7 +43,7 @@ class Window:
     def launch(self, source: TopologyFile) -> None:
         self.panel.launch(source)
 
-    def wait(self, condition: Callable[[], object], what: str = "") -> None:
+    def wait_until(self, condition: Callable[[], object], what: str = "") -> None:
         try:
             self.qtbot.waitUntil(lambda: bool(condition()), timeout=WITHIN_MS)
         except self.qtbot.TimeoutError:
@@ -57,17 +57,17 @@ class Window:
         return f"shown is {run}; notices: {notices}; red: {red_lines(self.panel)}"
 
     def wait_started(self) -> None:
-        self.wait(lambda: self.started or not self.panel.is_launching)
+        self.wait_until(lambda: self.started or not self.panel.is_launching)
         assert self.started, [row.texts for row in self.panel._rows.values()]
 
     def wait_running(self) -> RunFeed:
         """Waits until the page shows a running run."""
-        self.wait(lambda: self.page.feed is not None and self.page.feed.picture.state == "running")
+        self.wait_until(lambda: self.page.feed is not None and self.page.feed.picture.state == "running")
         assert self.page.feed is not None
         return self.page.feed
 
     def wait_over(self) -> RunFeed:
-        self.wait(lambda: self.page.feed is not None and self.page.feed.picture.is_over)
+        self.wait_until(lambda: self.page.feed is not None and self.page.feed.picture.is_over)
         assert self.page.feed is not None
         return self.page.feed
 

@@ -126,7 +126,7 @@ class Driver:
     def on_canvas(self) -> None:
         self.page.view.setFocus()
 
-    def until(self, condition: Callable[[], bool]) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         self.qtbot.waitUntil(condition, timeout=30_000)
 
     # The canvas

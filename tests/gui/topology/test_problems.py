@@ -20,13 +20,13 @@ from torchyard_core.topology.host_facts import HostFacts
 def test_problems_come_and_go_with_the_edits(digits: Driver) -> None:
     assert digits.codes() == []
     digits.fill(digits.page.inspector.program.program, "script", "trian.py")
-    digits.until(lambda: len(digits.page.problems.problems) == 1)
+    digits.wait_until(lambda: len(digits.page.problems.problems) == 1)
     note = digits.page.inspector.program.program.rows["script"].note.text()
     assert note == "the script trian.py is not in the working folder; did you mean “train.py”?"
     assert note in digits.page.problems.line.text.text()
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Z, CONTROL)
-    digits.until(lambda: digits.page.problems.problems == ())
+    digits.wait_until(lambda: digits.page.problems.problems == ())
     assert digits.page.inspector.program.program.rows["script"].note.text() == ""
 
 
@@ -171,11 +171,11 @@ def test_the_yaml_follows_and_marks_the_line(digits: Driver) -> None:
     digits.keys(Qt.Key.Key_E, CONTROL)
     assert yaml.toPlainText() == digits.page.document.text
     digits.choose(digits.page.palette_.roles, "worker")
-    digits.until(lambda: "replicas: 5" in yaml.toPlainText())
+    digits.wait_until(lambda: "replicas: 5" in yaml.toPlainText())
     digits.on_canvas()
     digits.keys(Qt.Key.Key_A, CONTROL | SHIFT)
     digits.fill(digits.page.inspector.program.program, "script", "no.py")
-    digits.until(lambda: yaml.marked_lines() != [])
+    digits.wait_until(lambda: yaml.marked_lines() != [])
     (line,) = yaml.marked_lines()
     assert yaml.toPlainText().splitlines()[line - 1] == "  script: no.py   # beside this file"
 
@@ -264,7 +264,7 @@ def test_a_topology_that_sends_nothing_needs_no_file(empty: Driver) -> None:
 def test_advice_is_the_windows_own(make_driver: MakeDriver) -> None:
     nobody = make_driver([])
     nobody.choose(nobody.page.palette_.roles, "worker")
-    nobody.until(lambda: bool(nobody.page.problems.problems))
+    nobody.wait_until(lambda: bool(nobody.page.problems.problems))
     said = [problem.message for problem in nobody.page.problems.problems]
     assert "the fleet has no hosts" in " ".join(said)
     (add,) = nobody.page.problems.line.steps.findChildren(QPushButton)

@@ -17,7 +17,7 @@ WIDTH = METRICS.palette_strip
 @pytest.fixture
 def narrow(digits: Driver) -> Driver:
     digits.window.resize(1280, 800)
-    digits.until(lambda: digits.page.side.is_narrow)
+    digits.wait_until(lambda: digits.page.side.is_narrow)
     return digits
 
 
@@ -31,7 +31,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
     assert not page.side.strip.isVisible()
     assert left_of_canvas(digits) == 200
     digits.window.resize(1359, 800)
-    digits.until(lambda: left_of_canvas(digits) == WIDTH)
+    digits.wait_until(lambda: left_of_canvas(digits) == WIDTH)
     assert page.side.strip.isVisible()
     assert not page.palette_.isVisible()
     # The tab order has it before the canvas, like the palette.
@@ -40,7 +40,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
         digits.keys(Qt.Key.Key_Tab)
         assert QApplication.focusWidget() is stop
     digits.window.resize(1360, 800)
-    digits.until(lambda: left_of_canvas(digits) == 200)
+    digits.wait_until(lambda: left_of_canvas(digits) == 200)
     assert page.palette_.isVisible()
     assert not page.side.strip.isVisible()
 
@@ -134,6 +134,6 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     QTest.mouseClick(button, LEFT)
     assert not page.inspector.isVisible()
     narrow.window.resize(1360, 800)
-    narrow.until(page.inspector.isVisible)
+    narrow.wait_until(page.inspector.isVisible)
     assert page.fields.strip.isHidden()
     assert view.mapTo(page, QPoint(view.width(), 0)).x() == page.width() - 288

@@ -3,8 +3,7 @@
 python -m tests.gui.widgets.accessibility_bus
 
 Run by test_screen_reader in its own process, with a virtual display and its own bus, because Qt's offscreen platform
-has
-no screen reader support.
+has no screen reader support.
 """
 
 from __future__ import annotations

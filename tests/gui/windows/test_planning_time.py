@@ -1,6 +1,5 @@
 """The planned time of the Topology page, and links between runs and bookings: the whole window with a SQLite store and
-a
-stopped clock, without contacting hosts.
+a stopped clock, without contacting hosts.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Office:
         window.activateWindow()
         self.qtbot.waitUntil(window.isActiveWindow)
         wiring._use_calendar()
-        self.wait(lambda: model.has_loaded)
+        self.wait_until(lambda: model.has_loaded)
 
     @property
     def page(self) -> TopologyPage:
@@ -91,7 +90,7 @@ class Office:
         start, finish = self.now + begin * HOUR, self.now + end * HOUR
         return self.store.book(Draft(more.pop("title", "digits"), ids, start, finish, ZONE, owner=owner, **more))
 
-    def wait(self, condition: Callable[[], object]) -> None:
+    def wait_until(self, condition: Callable[[], object]) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()))
 
     def free(self, host: str) -> str:
@@ -131,7 +130,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     office.open()
     page = office.page
     page.editor.show_host("gpu-c")
-    office.wait(lambda: office.free("gpu-c") != "4 of 4 free")
+    office.wait_until(lambda: office.free("gpu-c") != "4 of 4 free")
 
     # Now, for 8 h: two are booked, one from 15:00, the fourth later. The design takes the rest.
     assert page.bar.when.text() == "When: now, 8 h"
@@ -171,7 +170,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
 
     # Bookings of another desktop arrive; a planned time that has passed becomes now.
     office.book("lee", "gpu-c:0 gpu-c:1 gpu-c:2", 22, 24)
-    office.wait(lambda: office.free("gpu-c") == "4 booked")
+    office.wait_until(lambda: office.free("gpu-c") == "4 booked")
     office.now += 23 * HOUR
     office.wiring.planning.refresh()
     assert page.bar.when.text() == "When: now, 4 h"
@@ -186,7 +185,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
     page.view.setFocus()
     QTest.keyClick(page.view, Key.Key_T, Qt.KeyboardModifier.ControlModifier)
     popup = page.bar.when.popup
-    office.wait(lambda: QApplication.activePopupWidget() is popup and popup.start.hasFocus())
+    office.wait_until(lambda: QApplication.activePopupWidget() is popup and popup.start.hasFocus())
     QApplication.processEvents()
     assert popup.isVisible()
     for widget in [*popup.findChildren(QPushButton), popup.start, popup.lasts, page.bar.when]:
@@ -224,7 +223,7 @@ def test_it_is_asked_by_keys_refuses_what_is_no_time_is_kept_and_goes_with_a_lau
 def test_a_calendar_that_is_away_is_told_in_the_control(office: Office) -> None:
     office.book("lee", "gpu-c:0", 0, 4)
     office.open()
-    office.wait(lambda: office.wiring.planning.booked.others)
+    office.wait_until(lambda: office.wiring.planning.booked.others)
     seen = office.wiring.bookings.seen
     office.wiring.bookings.seen = replace(seen, is_live=False)
     office.wiring.planning.refresh()
@@ -242,7 +241,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     office.open()
     office.wiring.runs.read_history()
     bookings = cast("BookingsPage", office.window.show_page("bookings"))
-    office.wait(lambda: bookings.surface.picture.blocks)
+    office.wait_until(lambda: bookings.surface.picture.blocks)
     runs = cast("RunsPage", office.window.page("runs"))
 
     def shows(run_id: str) -> bool:
@@ -251,11 +250,11 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     for booking, wanted in ((made_for, run.run_id), (held, other.run_id)):
         office.window.show_page("bookings")
         bookings.show_booking(booking.id)
-        office.wait(lambda booking=booking: bookings.surface.selection == booking.id)
+        office.wait_until(lambda booking=booking: bookings.surface.selection == booking.id)
         assert bookings.details.show_run.isVisible()
         QTest.mouseClick(bookings.details.show_run, LEFT)
         assert office.window.current == "runs"
-        office.wait(lambda wanted=wanted: shows(wanted))
+        office.wait_until(lambda wanted=wanted: shows(wanted))
 
     menu = bookings.acts.menu(bookings, has_booking=True)
     assert bookings.acts.run in menu.actions()
@@ -266,17 +265,17 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     assert button.isVisible()
     QTest.mouseClick(button, LEFT)
     assert office.window.current == "bookings"
-    office.wait(lambda: bookings.surface.selection == held.id)
+    office.wait_until(lambda: bookings.surface.selection == held.id)
     assert bookings.details.title.text() == "held"
 
     # A booking that is not loaded is queried.
     far = office.book("kim", "gpu-a:2", 24 * 50, 24 * 50 + 2, title="far")
     bookings.show_booking(far.id)
-    office.wait(lambda: bookings.surface.selection == far.id)
+    office.wait_until(lambda: bookings.surface.selection == far.id)
     # A run without a booking offers none.
     runs.show_run(history.records()[2].run_id)
     office.window.show_page("runs")
-    office.wait(lambda: not button.isVisible())
+    office.wait_until(lambda: not button.isVisible())
 
 
 def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: Office) -> None:
@@ -286,7 +285,7 @@ def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: 
     history.save(replace(history.records()[0], state="running", ended="", booking=mine.id))
     office.open()
     page = cast("BookingsPage", office.window.show_page("bookings"))
-    office.wait(lambda: page.surface.picture.blocks)
+    office.wait_until(lambda: page.surface.picture.blocks)
     acts = page.acts
     page.show_booking(mine.id)
     for act in (acts.find, acts.waitlist, acts.agenda, acts.day):
@@ -300,7 +299,7 @@ def test_all_that_the_keyboard_comes_to_on_the_bookings_page_has_a_name(office: 
     page.dialogs.close()
     office.now += timedelta(hours=3, minutes=50)
     office.wiring.bookings.reload()
-    office.wait(lambda: office.wiring.reminder.bar.isVisible())
+    office.wait_until(lambda: office.wiring.reminder.bar.isVisible())
     assert nameless(office.window) == []
     assert office.wiring.reminder.bar.buttons[0].text() == "Extend by 1 h"
 

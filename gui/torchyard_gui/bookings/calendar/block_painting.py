@@ -91,13 +91,7 @@ class BlockPainter:
         return width
 
     def paint(
-        self,
-        painter: QPainter,
-        picture: DisplayList,
-        axis: Axis,
-        clip: QRectF,
-        selected: str = "",
-        lifted: str = "",
+        self, painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF, selected: str = "", lifted: str = ""
     ) -> None:
         """Paints the blocks within `clip`; the block of `lifted`, which is being moved, is pale."""
         since, until = axis.starts[0], axis.days[-1].end

@@ -37,12 +37,8 @@ def is_shown(booking: Booking) -> bool:
     return booking.state is not State.CANCELLED and booking.until > booking.start
 
 
-def blocks_of(bookings: Iterable[Booking], lanes: Lanes) -> tuple[Block, ...]:
-    """Returns the blocks of all bookings, from top to bottom."""
-    return from_the_top(block for booking in bookings for block in blocks_of_one(booking, lanes))
-
-
-def blocks_of_one(booking: Booking, lanes: Lanes) -> list[Block]:
+def blocks_of(booking: Booking, lanes: Lanes) -> list[Block]:
+    """Returns the blocks of a booking, from top to bottom."""
     if not is_shown(booking):
         return []
     blocks: list[Block] = []
@@ -56,10 +52,6 @@ def blocks_of_one(booking: Booking, lanes: Lanes) -> list[Block]:
     if group:
         blocks.append(_block(booking, group))
     return blocks
-
-
-def from_the_top(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    return tuple(sorted(blocks, key=_top_and_start))
 
 
 def _block(booking: Booking, rows: Sequence[Row]) -> Block:
@@ -112,13 +104,6 @@ class Usage:
     """By GPU: in use without a booking."""
     idle: Mapping[str, Sequence[Interval]]
     """By booking: times in which none of its GPUs was in use, as far as hosts were watched."""
-
-
-def usage_of(
-    uses: Sequence[Use], bookings: Iterable[Booking], evidence: Iterable[IdleEvidence], now: datetime
-) -> Usage:
-    """Compares use with bookings; see UsageBuilder."""
-    return UsageBuilder().of(uses, bookings, (), evidence, now)
 
 
 class UsageBuilder:
@@ -222,7 +207,6 @@ def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
 
 
 _start = attrgetter("start")
-_top_and_start = attrgetter("top", "start")
 
 
 def _long(times: Iterable[Interval]) -> list[Interval]:

@@ -12,7 +12,7 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageBuilder, blocks_of_one, steps, strip_of
+from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageBuilder, blocks_of, steps, strip_of
 from torchyard_gui.bookings.calendar.lanes import LANE, Lanes, lanes_of, short_model
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import CalendarState
@@ -53,18 +53,6 @@ _start = attrgetter("start")
 _start_and_id = attrgetter("start", "booking.id")
 
 
-def build_display_list(
-    seen: CalendarState,
-    now: datetime,
-    folded: frozenset[str],
-    chosen: Filter,
-    states: Mapping[str, str],
-    cores: Mapping[str, int],
-) -> DisplayList:
-    """Builds a display list from scratch; `states` and `cores` are those of the fleet, by host."""
-    return DisplayListBuilder().of(seen, now, folded, chosen, states, cores)
-
-
 class DisplayListBuilder:
     """Builds display lists incrementally: a change of one booking costs only that booking."""
 
@@ -94,7 +82,7 @@ class DisplayListBuilder:
         states: Mapping[str, str],
         cores: Mapping[str, int],
     ) -> DisplayList:
-        """Builds the next display list; see `build_display_list`."""
+        """Builds the next display list; `states` and `cores` are those of the fleet, by host."""
         slots = chosen.slots(seen.slots)
         same = self._of_lanes == (slots, folded)
         if not same:
@@ -134,7 +122,7 @@ class DisplayListBuilder:
         self._paled.difference_update(booking.id for booking in gone)
         new: list[tuple[Block, Strip]] = []
         for booking in come:
-            blocks = blocks_of_one(booking, self._lanes)
+            blocks = blocks_of(booking, self._lanes)
             self._own[booking.id] = blocks
             new += [(block, strip_of(block, usage.used)) for block in blocks]
             if not chosen.matches(booking):

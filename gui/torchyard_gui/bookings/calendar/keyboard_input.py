@@ -21,8 +21,7 @@ class KeyboardInput:
     """Maps keys to the calendar.
 
     Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens. `[` and `]` move
-    the
-    start and the end outwards, with Shift inwards.
+    the start and the end outwards, with Shift inwards.
     """
 
     def __init__(self, target: CalendarTarget):

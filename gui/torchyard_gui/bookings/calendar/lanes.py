@@ -118,3 +118,8 @@ def short_model(slot: Slot) -> str:
     # Vendors count memory in GiB, and the card reserves a part of it.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name
+
+
+def gpu_models(slots: Iterable[Slot]) -> list[str]:
+    """Returns the short names of the GPU models, sorted."""
+    return sorted({short_model(slot) for slot in slots if not slot.is_cpu})

@@ -1,8 +1,7 @@
 """The time axis: the shown days and the position of a time on them. No Qt.
 
 All days are equally wide, also those of 23 and 25 hours around a daylight-saving change: their hours are slightly wider
-or
-narrower, and no time is drawn twice or left out.
+or narrower, and no time is drawn twice or left out.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from torchyard_gui.bookings.calendar.blocks import Block
 from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.time_axis import utc
+from torchyard_gui.widgets.text_labels import set_ink
 
 
 def booking_tooltip(booking: Booking, picture: DisplayList, zone: str) -> str:
@@ -64,9 +65,7 @@ class DragTooltip(QLabel):
 
     def say(self, text: str, at: QPoint, *, is_bad: bool) -> None:
         self.setText(text)
-        self.setProperty("ink", "fail" if is_bad else "")
-        self.style().unpolish(self)
-        self.style().polish(self)
+        set_ink(self, "fail" if is_bad else "")
         room = self._ground.rect()
         width = min(self.fontMetrics().boundingRect(0, 0, WIDEST, 400, 0, text).width() + 26, WIDEST + 26)
         self.setFixedWidth(width)

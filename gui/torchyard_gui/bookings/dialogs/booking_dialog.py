@@ -10,11 +10,8 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QDialog,
-    QHBoxLayout,
     QLineEdit,
     QPlainTextEdit,
-    QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -29,7 +26,9 @@ from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, rea
 from torchyard_gui.bookings.undo import change_series_to, change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, clear_layout, label
-from torchyard_gui.widgets.dialogs import DialogButtons
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.dialogs import DialogButtons, dialog_layout
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.screen_reader import announce
 
 if TYPE_CHECKING:
@@ -107,8 +106,7 @@ class BookingDialog(QDialog):
         }
         self.problem = label(ink="fail", wrap=True)
         self.problem.hide()
-        self.ways = QVBoxLayout()
-        self.ways.setSpacing(4)
+        self.ways = vbox(spacing=4)
         self._lay_out()
         self.repeat.currentTextChanged.connect(self._show_repeat)
         self._show_repeat()
@@ -218,10 +216,9 @@ class BookingDialog(QDialog):
             for fit in error.conflict.nearest[:3]:
                 when = labels.time_span(fit.start, fit.end, zone, now)
                 where = format_slots(fit.gpus, self.model.seen.slots)
-                button = QPushButton(self.tr("Take {gpus}, {when}").format(gpus=where, when=when))
-                button.setProperty("quiet", True)
+                take = self._taker(where, format_time(fit.start, zone), format_time(fit.end, zone))
+                button = push_button(self.tr("Take {gpus}, {when}").format(gpus=where, when=when), take, "quiet")
                 button.setAutoDefault(False)
-                button.clicked.connect(self._taker(where, format_time(fit.start, zone), format_time(fit.end, zone)))
                 self.ways.addWidget(button)
 
     def _taker(self, gpus: str, start: str, end: str) -> Callable[[], None]:
@@ -251,10 +248,7 @@ class BookingDialog(QDialog):
         self.free_ones.setVisible(repeats)
 
     def _lay_out(self) -> None:
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(20, 18, 20, 16)
-        rows.setSpacing(8)
-        rows.addWidget(label(self.windowTitle(), role="title"))
+        rows = dialog_layout(self, spacing=8)
         for name, row in self.rows.items():
             rows.addWidget(row)
             if name == "times":
@@ -269,7 +263,5 @@ class BookingDialog(QDialog):
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)
-        foot = QHBoxLayout()
-        foot.addWidget(buttons)
         rows.addSpacing(4)
-        rows.addLayout(foot)
+        rows.addWidget(buttons)

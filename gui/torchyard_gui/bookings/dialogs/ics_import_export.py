@@ -16,7 +16,6 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -30,7 +29,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.icons import state_icon
 from torchyard_gui.widgets import FormRow, label
-from torchyard_gui.widgets.dialogs import DialogButtons
+from torchyard_gui.widgets.dialogs import DialogButtons, dialog_layout
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore, ImportVerdict
@@ -107,11 +106,7 @@ class ImportDialog(QDialog):
         buttons = DialogButtons(self, self.tr("Import"))
         self.ok = buttons.agree
         self.ok.setEnabled(False)
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(20, 18, 20, 16)
-        rows.setSpacing(10)
-        for widget in (label(self.windowTitle(), role="title"), self.row, self.table, self.summary, buttons):
-            rows.addWidget(widget)
+        dialog_layout(self, self.row, self.table, self.summary, buttons)
         self.preview()
 
     def preview(self) -> None:

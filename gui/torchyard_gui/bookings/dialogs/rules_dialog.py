@@ -8,8 +8,6 @@ from PySide6.QtWidgets import (
     QDialogButtonBox,
     QLineEdit,
     QPlainTextEdit,
-    QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -18,6 +16,8 @@ from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, label
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.dialogs import dialog_layout
 
 NAMES = 176
 
@@ -32,11 +32,8 @@ class RulesDialog(QDialog):
         self.setMinimumWidth(560)
         self.fields: dict[str, QLineEdit | QPlainTextEdit] = {}
         self.flags: dict[str, QCheckBox] = {}
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(20, 18, 20, 16)
-        rows.setSpacing(8)
-        rows.addWidget(label(self.windowTitle(), role="title"))
-        rows.addWidget(label(self.tr("An empty field is no limit."), role="small", ink="2"))
+        hint = label(self.tr("An empty field is no limit."), role="small", ink="2")
+        rows = dialog_layout(self, hint, spacing=8)
         texts = form_texts(model.seen.rules)
         for one in FORM:
             if one.is_flag:
@@ -61,8 +58,7 @@ class RulesDialog(QDialog):
         self.problem.hide()
         rows.addWidget(self.problem)
         buttons = QDialogButtonBox()
-        self.ok = QPushButton(self.tr("Save"))
-        self.ok.setProperty("primary", True)
+        self.ok = push_button(self.tr("Save"), look="primary")
         if model.seen.is_admin:
             buttons.addButton(self.ok, QDialogButtonBox.ButtonRole.AcceptRole)
         else:

@@ -13,13 +13,9 @@ from PySide6.QtWidgets import (
     QAbstractItemView,
     QDialog,
     QFileDialog,
-    QHBoxLayout,
     QHeaderView,
-    QPushButton,
-    QScrollArea,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -29,7 +25,10 @@ from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import Segmented, label
+from torchyard_gui.widgets import Segmented, label, scroll_area
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.dialogs import dialog_layout
+from torchyard_gui.widgets.layouts import hbox
 
 SIZE = QSize(720, 560)
 BAR = 30
@@ -58,11 +57,8 @@ class UsageDialog(QDialog):
         self.table.verticalHeader().hide()
         self.table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.summary = label(ink="2", wrap=True)
-        self.save = QPushButton(self.tr("Save as CSV …"))
-        self.save.clicked.connect(lambda: self.save_csv())
-        close = QPushButton(self.tr("Close"))
-        close.clicked.connect(self.reject)
-        self._lay_out(close)
+        self.save = push_button(self.tr("Save as CSV …"), lambda: self.save_csv())
+        self._lay_out()
         self.by.changed.connect(self.ask)
         self.days.changed.connect(self.ask)
         self.ask()
@@ -131,34 +127,16 @@ class UsageDialog(QDialog):
         self.save.setEnabled(False)
         self.summary.setText(labels.error_text(error))
 
-    def _lay_out(self, close: QPushButton) -> None:
-        choice = QHBoxLayout()
-        choice.addWidget(self.by)
-        choice.addStretch()
-        choice.addWidget(self.days)
-        scroll = QScrollArea()
-        scroll.setWidgetResizable(True)
-        scroll.setWidget(self.bars)
-        scroll.setFrameShape(QScrollArea.Shape.NoFrame)
-        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        foot = QHBoxLayout()
-        foot.addWidget(self.summary, 1)
-        foot.addWidget(self.save)
-        foot.addWidget(close)
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(20, 18, 20, 16)
-        rows.setSpacing(12)
-        rows.addWidget(label(self.windowTitle(), role="title"))
-        rows.addLayout(choice)
-        rows.addWidget(scroll, 3)
-        rows.addWidget(self.table, 2)
-        rows.addLayout(foot)
+    def _lay_out(self) -> None:
+        choice = hbox(self.by, None, self.days)
+        scroll = scroll_area(self.bars)
+        foot = hbox((self.summary, 1), self.save, push_button(self.tr("Close"), self.reject))
+        dialog_layout(self, choice, (scroll, 3), (self.table, 2), foot, spacing=12)
 
 
 class UsageBars(QWidget):
     """One bar per row: booked hours outlined, used hours filled, idle hours hatched; behind it, hours used without a
-    booking
-    outlined in amber."""
+    booking outlined in amber."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)

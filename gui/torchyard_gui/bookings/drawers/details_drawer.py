@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QPushButton, QWidget
+from PySide6.QtWidgets import QWidget
 
 from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.booking.slots import format_slots
@@ -14,6 +13,8 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.widgets import label
+from torchyard_gui.widgets.buttons import action_button
+from torchyard_gui.widgets.layouts import fill
 
 
 class DetailsDrawer(Drawer):
@@ -28,23 +29,15 @@ class DetailsDrawer(Drawer):
         self.state = label(ink="2", wrap=True)
         self.note = label(ink="wait", wrap=True)
         self.run = label(role="small", ink="2", wrap=True)
-        self.show_run = _button(acts.run)
+        self.show_run = action_button(acts.run)
         self.show_run.setProperty("quiet", True)
         self.purpose = label(wrap=True)
         self.history = label(role="small", ink="2", wrap=True)
         self.history.setVisible(False)
-        for line in (self.when, self.gpus, self.who, self.state, self.note, self.run, self.purpose):
-            self.body.addWidget(line)
-            if line is self.run:
-                self.body.addWidget(self.show_run)
-        self.body.addSpacing(8)
-        self.buttons = [_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
-        self.series = _button(acts.cancel_series)
-        for button in (*self.buttons, self.series):
-            self.body.addWidget(button)
-        self.body.addSpacing(8)
-        self.body.addWidget(self.history)
-        self.body.addStretch()
+        self.buttons = [action_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
+        self.series = action_button(acts.cancel_series)
+        lines = (self.when, self.gpus, self.who, self.state, self.note, self.run, self.show_run, self.purpose)
+        fill(self.body, *lines, 8, *self.buttons, self.series, 8, self.history, None)
 
     def show_booking(
         self,
@@ -95,13 +88,3 @@ class DetailsDrawer(Drawer):
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
         self.history.setText("\n".join([labels.translate("Bookings", "History"), *parts]))
         self.history.setVisible(bool(parts))
-
-
-def _button(action: QAction) -> QPushButton:
-    button = QPushButton(action.text())
-    button.setToolTip(action.toolTip())
-    button.setProperty("danger", bool(action.property("danger")))
-    button.clicked.connect(action.trigger)
-    action.enabledChanged.connect(button.setEnabled)
-    button.setEnabled(action.isEnabled())
-    return button

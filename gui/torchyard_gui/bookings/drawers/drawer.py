@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
-from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import ElidedLabel, scroll_area
+from torchyard_gui.widgets.buttons import tool_button
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 
 class Drawer(QFrame):
@@ -24,26 +25,12 @@ class Drawer(QFrame):
         self.setAccessibleName(title)
         self.title = ElidedLabel(title)
         self.title.setProperty("role", "title")
-        self.cross = QToolButton()
-        self.cross.setIcon(icon("close"))
-        self.cross.setToolTip(self.tr("Close (Esc)"))
-        self.cross.setAccessibleName(self.tr("Close"))
-        self.cross.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.cross.clicked.connect(self.closed)
+        self.cross = tool_button("close", self.tr("Close (Esc)"), self.closed, by_tab=True)
         contents = QWidget()
         contents.setObjectName("contents")
-        self.body = QVBoxLayout(contents)
-        self.body.setContentsMargins(14, 4, 14, 14)
-        self.body.setSpacing(8)
-        head = QHBoxLayout()
-        head.setContentsMargins(14, 10, 8, 4)
-        head.addWidget(self.title, 1)
-        head.addWidget(self.cross)
-        rows = QVBoxLayout(self)
-        rows.setContentsMargins(0, 0, 0, 0)
-        rows.setSpacing(0)
-        rows.addLayout(head)
-        rows.addWidget(scroll_area(contents), 1)
+        self.body = vbox(parent=contents, margins=(14, 4, 14, 14), spacing=8)
+        head = hbox((self.title, 1), self.cross, margins=(14, 10, 8, 4))
+        vbox(head, (scroll_area(contents), 1), parent=self, margins=FLUSH, spacing=0)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.booking.change_history import Change, headline, lines
-from torchyard_core.booking.model import Booking, Slot
+from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.calendar_view import CalendarView
-from torchyard_gui.bookings.calendar.lanes import short_model
+from torchyard_gui.bookings.calendar.lanes import gpu_models
 from torchyard_gui.bookings.drawers.details_drawer import DetailsDrawer
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.bookings.drawers.find_slot_drawer import FindSlotDrawer
@@ -76,7 +76,7 @@ class DrawerController(QObject):
         if drawer is self.finder:
             seen = self.model.seen
             self.finder.zone, self.finder.now = seen.zone, lambda: self.model.now
-            self.finder.offer_models(_models(seen.slots))
+            self.finder.offer_models(gpu_models(seen.slots))
         else:
             self._forget_fits()
         drawer.show()
@@ -155,7 +155,3 @@ class DrawerController(QObject):
             return self.tr("Now: no GPU is free.")
         host = max(free, key=lambda name: free[name])
         return self.tr("Now: at most {count} free on one host ({host}).").format(count=free[host], host=host)
-
-
-def _models(slots: Sequence[Slot]) -> list[str]:
-    return sorted({short_model(slot) for slot in slots if not slot.is_cpu})

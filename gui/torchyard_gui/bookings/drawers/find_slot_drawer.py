@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QPushButton, QWidget
+from PySide6.QtWidgets import QComboBox, QLineEdit, QWidget
 
 from torchyard_core.booking import time_parser
 from torchyard_core.booking.errors import Refused
@@ -19,7 +19,9 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, Divider, FormRow, label, remove_widgets
+from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.input_fields import NumberField
+from torchyard_gui.widgets.layouts import fill, hbox
 from torchyard_gui.widgets.screen_reader import announce
 
 SOON_MS = 250
@@ -55,7 +57,8 @@ class FindSlotDrawer(Drawer):
         self.title_.setPlaceholderText(self.tr("What it is for"))
         self.length_row = FormRow(self.tr("For"), self.length, name_width=NAMES)
         self.from_row = FormRow(self.tr("From"), self.from_, name_width=NAMES)
-        for row in (
+        fill(
+            self.body,
             FormRow(self.tr("GPUs"), self.count, name_width=NAMES),
             FormRow(self.tr("Memory, at least"), self.memory, name_width=NAMES),
             FormRow(self.tr("Model"), self.model, name_width=NAMES),
@@ -63,22 +66,15 @@ class FindSlotDrawer(Drawer):
             self.from_row,
             FormRow(self.tr("On"), self.on, name_width=NAMES),
             FormRow(self.tr("Title"), self.title_, name_width=NAMES),
-        ):
-            self.body.addWidget(row)
-        self.body.addWidget(Divider())
+            Divider(),
+        )
         self.cards: list[FitCard] = []
         self.summary = label(role="small", ink="2", wrap=True)
-        self.wait = QPushButton(self.tr("Tell me if one frees earlier"))
-        self.wait.setProperty("quiet", True)
-        self.wait.setToolTip(self.tr("Join the waitlist: freed GPUs are booked for you, in order"))
-        self.wait.clicked.connect(self._wait)
+        tip = self.tr("Join the waitlist: freed GPUs are booked for you, in order")
+        self.wait = push_button(self.tr("Tell me if one frees earlier"), self._wait, "quiet", tip)
         self._cards_at = self.body.count()
-        self.body.addWidget(self.summary)
-        self.body.addWidget(self.wait)
-        self.body.addStretch()
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
-        self._soon.setInterval(SOON_MS)
+        fill(self.body, self.summary, self.wait, None)
+        self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
         self._soon.timeout.connect(self.search)
         self._is_stale = True
         self._announced = ""
@@ -87,7 +83,6 @@ class FindSlotDrawer(Drawer):
         self.count.valueChanged.connect(self._changed)
         for box in (self.memory, self.on, self.model):
             box.currentIndexChanged.connect(self._changed)
-        for box in (self.memory, self.on, self.model):
             box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
             box.setMinimumContentsLength(6)
         for widget in (self.count, self.memory, self.length, self.from_, self.on, self.model, self.title_):
@@ -210,32 +205,22 @@ class FitCard(Card):
         where = " · ".join(filter(None, [format_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
         self.setAccessibleName(f"{number + 1}: {when}, {where}")
         self.setToolTip(f"{fit.start:%Y-%m-%d %H:%M} – {fit.end:%Y-%m-%d %H:%M} UTC")
-        head = QHBoxLayout()
-        head.setSpacing(8)
-        badge = _Number(number + 1)
-        head.addWidget(badge)
-        head.addWidget(label(when, role="strong", wrap=True), 1)
         self.body.setSpacing(3)
-        self.body.addLayout(head)
+        self.body.addLayout(hbox(_Number(number + 1), (label(when, role="strong", wrap=True), 1), spacing=8))
         self.body.addWidget(label(where, role="small", ink="2", wrap=True))
         if number == 0:
             self.set_selected(True)
-            row = QHBoxLayout()
-            self.button = QPushButton(labels.translate("Bookings", "Book"))
-            self.button.setProperty("primary", True)
+            book = labels.translate("Bookings", "Book")
+            self.button = push_button(book, lambda: self.book_wanted.emit(self.number), "primary")
             self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-            self.button.clicked.connect(lambda: self.book_wanted.emit(self.number))
-            row.addWidget(self.button)
-            row.addWidget(label(labels.translate("Bookings", "Enter"), role="small", ink="3"))
-            row.addStretch()
             wait = (fit.start - now).total_seconds()
             begins = (
                 labels.translate("Bookings", "in {time}").format(time=labels.duration_text(wait))
                 if wait >= 60
                 else labels.translate("Bookings", "now")
             )
-            row.addWidget(label(begins, role="small", ink="3"))
-            self.body.addLayout(row)
+            key = label(labels.translate("Bookings", "Enter"), role="small", ink="3")
+            self.body.addLayout(hbox(self.button, key, None, label(begins, role="small", ink="3")))
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         self.pointed.emit(self.number)

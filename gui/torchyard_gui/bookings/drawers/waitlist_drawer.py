@@ -13,6 +13,8 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.time_axis import local_day
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.widgets import Card, label, remove_widgets
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.layouts import fill
 
 
 class WaitlistDrawer(Drawer):
@@ -24,14 +26,11 @@ class WaitlistDrawer(Drawer):
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Waitlist"), parent)
         self.summary = label(ink="2", wrap=True)
-        self.join = QPushButton(self.tr("Wait for GPUs …"))
-        self.join.setToolTip(self.tr("Say what you need: where nothing fits soon enough, you can wait for it"))
-        self.join.clicked.connect(self.join_wanted)
+        tip = self.tr("Say what you need: where nothing fits soon enough, you can wait for it")
+        self.join = push_button(self.tr("Wait for GPUs …"), self.join_wanted, tip=tip)
         self.cards: list[Card] = []
         self.leave_buttons: list[QPushButton] = []
-        self.body.addWidget(self.summary)
-        self.body.addWidget(self.join)
-        self.body.addStretch()
+        fill(self.body, self.summary, self.join, None)
         self.show_waiting((), "", False, "UTC", None)
 
     def show_waiting(
@@ -54,8 +53,7 @@ class WaitlistDrawer(Drawer):
         card = Card()
         card.body.setSpacing(3)
         wish = one.wish
-        gpus = labels.slots_count(wish.gpus) if wish.gpus else labels.slots_count(["GPU"] * wish.count)
-        what = [gpus]
+        what = [labels.slots_count(wish.gpus or ["GPU"] * wish.count)]
         if wish.min_memory_gb:
             what.append(f"≥ {wish.min_memory_gb:g} GB")
         if wish.model:
@@ -68,9 +66,7 @@ class WaitlistDrawer(Drawer):
         who = self.tr("{person}, since {when}").format(person=labels.owner_name(one.owner, me), when=since)
         card.body.addWidget(label(who, role="small", ink="3", wrap=True))
         if one.owner == me or is_admin:
-            leave = QPushButton(self.tr("Leave the waitlist"))
-            leave.setProperty("quiet", True)
-            leave.clicked.connect(lambda checked=False, key=one.id: self.leave_wanted.emit(key))
+            leave = push_button(self.tr("Leave the waitlist"), lambda: self.leave_wanted.emit(one.id), "quiet")
             card.body.addWidget(leave)
             self.leave_buttons.append(leave)
         return card

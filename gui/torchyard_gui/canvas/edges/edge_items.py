@@ -81,12 +81,12 @@ class EdgeItem(QGraphicsPathItem):
             paint_pill(painter, arrow_at(self.hop.points)[0], self.label)
 
 
-def rounded(points: Sequence[Point], radius: float = M.edge_corner) -> QPainterPath:
+def rounded(points: Sequence[Point]) -> QPainterPath:
     """Returns a polyline with rounded corners."""
     path = QPainterPath(QPointF(*points[0]))
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        path.lineTo(_towards(corner, before, radius))
-        path.quadTo(QPointF(*corner), _towards(corner, after, radius))
+        path.lineTo(_towards(corner, before, M.edge_corner))
+        path.quadTo(QPointF(*corner), _towards(corner, after, M.edge_corner))
     path.lineTo(QPointF(*points[-1]))
     return path
 
@@ -224,14 +224,12 @@ def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
     return QRectF(at[0] - width / 2, at[1] - height / 2, width, height)
 
 
-def paint_pill(painter: QPainter, at: Point, lines: Sequence[str], token: str = "hair") -> None:
+def paint_pill(painter: QPainter, at: Point, lines: Sequence[str]) -> None:
     """Paints a short text on a line."""
     box = pill_box(at, lines)
-    painter.setPen(paint_cache.outline(token))
+    painter.setPen(paint_cache.outline("hair"))
     painter.setBrush(theme().brush("s1"))
     painter.drawRoundedRect(box, min(9.0, box.height() / 2), min(9.0, box.height() / 2))
-    painter.setPen(theme().color("text2"))
-    painter.setFont(paint_cache.font("tiny"))
     for number, line in enumerate(lines):
         x = at[0] - paint_cache.width_of(line, "tiny") / 2
-        painter.drawText(QPointF(x, box.y() + 13 + number * PILL_LINE), line)
+        paint_cache.write(painter, x, box.y() + 13 + number * PILL_LINE, line, "text2", "tiny")

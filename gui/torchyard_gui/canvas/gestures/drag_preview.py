@@ -141,9 +141,7 @@ class DragPreview:
         painter.drawRoundedRect(card, M.radius_small, M.radius_small)
         if refused:
             paint_cache.put_mark(painter, "failed", 8, 5, 14)
-        painter.setPen(theme().color("fail" if refused else "text"))
-        painter.setFont(paint_cache.font("small"))
         for number, line in enumerate(lines):
-            painter.drawText(QPointF(x, 16.5 + number * LINE), line)
+            paint_cache.write(painter, x, 16.5 + number * LINE, line, "fail" if refused else "text", "small")
         painter.end()
         return picture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QPainter
 
 from torchyard_gui.canvas import labels, paint_cache
@@ -117,10 +117,8 @@ def _paint_words(
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, top + 12, M.badge)
     x = box.x + TEXT_X
     right = box.right - SIDE + 2
-    painter.setPen(theme().color("text"))
-    painter.setFont(paint_cache.font("strong"))
     text, color, weight = _second_line(chip, look, tint)
-    painter.drawText(QPointF(x, top + (17 if text else 24.5)), str(chip.index))
+    paint_cache.write(painter, x, top + (17 if text else 24.5), str(chip.index), "text", "strong")
     used_to = x + paint_cache.width_of(str(chip.index), "strong")
     mark = _mark_of(look, tint, state)
     if mark:
@@ -135,23 +133,14 @@ def _paint_words(
         count = labels.gpu_count(len(chip.gpus))
         width = paint_cache.width_of(count, "tiny")
         if used_to + 6 < right - width:
-            painter.setPen(theme().color("text3"))
-            painter.setFont(paint_cache.font("tiny"))
-            painter.drawText(QPointF(right - width, top + 16), count)
+            paint_cache.write(painter, right - width, top + 16, count, "text3", "tiny")
             right -= width + 4
-    if group and used_to + 4 < right - paint_cache.width_of(group, "tiny", 600):
-        _paint_group(painter, right - paint_cache.width_of(group, "tiny", 600), top + 16, group)
+    group_x = right - paint_cache.width_of(group, "tiny", 600)
+    if group and used_to + 4 < group_x:
+        paint_cache.write(painter, group_x, top + 16, group, "text3", "tiny", 600)
     if text:
-        painter.setPen(theme().color(color))
-        painter.setFont(paint_cache.font("tiny", weight))
         text = fitting(text, look, int(box.right - TEXT_END - x), weight)
-        painter.drawText(QPointF(x, top + 30), text)
-
-
-def _paint_group(painter: QPainter, x: float, baseline: float, group: str) -> None:
-    painter.setPen(theme().color("text3"))
-    painter.setFont(paint_cache.font("tiny", 600))
-    painter.drawText(QPointF(x, baseline), group)
+        paint_cache.write(painter, x, top + 30, text, color, "tiny", weight)
 
 
 def _paint_low(
@@ -167,11 +156,10 @@ def _paint_low(
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.y + 6, M.badge)
     x = box.x + TEXT_X
     baseline = box.y + 18.5
-    painter.setPen(theme().color("text"))
-    painter.setFont(paint_cache.font("strong"))
-    painter.drawText(QPointF(x, baseline), str(chip.index))
+    paint_cache.write(painter, x, baseline, str(chip.index), "text", "strong")
     if group:
-        _paint_group(painter, x + paint_cache.width_of(str(chip.index), "strong") + 6, baseline, group)
+        group_x = x + paint_cache.width_of(str(chip.index), "strong") + 6
+        paint_cache.write(painter, group_x, baseline, group, "text3", "tiny", 600)
     right = box.right - SIDE
     mark = _mark_of(look, tint, state)
     if mark:
@@ -187,9 +175,8 @@ def _paint_low(
         room = int(right - x - paint_cache.width_of(str(chip.index), "strong") - 8)
         room -= int(paint_cache.width_of(group, "tiny", 600)) + 6 if group else 0
         text = fitting(text, look, room, weight)
-        painter.setPen(theme().color(color))
-        painter.setFont(paint_cache.font("tiny", weight))
-        painter.drawText(QPointF(right - paint_cache.width_of(text, "tiny", weight), baseline - 0.5), text)
+        right -= paint_cache.width_of(text, "tiny", weight)
+        paint_cache.write(painter, right, baseline - 0.5, text, color, "tiny", weight)
 
 
 def fitting(text: str, look: ReplicaLiveState | None, room: int, weight: int) -> str:
@@ -229,9 +216,7 @@ def _paint_coarse(painter: QPainter, box: Box, chip: ChipContent, look: ReplicaL
     paint_cache.put_badge(painter, chip.role, box.x + 4, middle - size / 2, size)
     text = str(chip.index)
     pixels = 18 if len(text) < 4 else 15
-    painter.setPen(theme().color(tint or "text"))
-    painter.setFont(paint_cache.font("strong", 0, pixels))
-    painter.drawText(QPointF(box.x + size + 8, middle + pixels * 0.36), text)
+    paint_cache.write(painter, box.x + size + 8, middle + pixels * 0.36, text, tint or "text", "strong", 0, pixels)
     mark = "unknown" if look is not None and look.is_unknown else {"fail": "failed", "wait": "warning"}.get(tint, "")
     if mark and box.width > M.slot_width:
         paint_cache.put_mark(painter, mark, box.right - 28, middle - 12, 24)
@@ -255,8 +240,7 @@ def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) ->
     painter.save()
     painter.setOpacity(painter.opacity() * 0.55)
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.middle[1] - M.badge / 2, M.badge)
-    painter.setPen(theme().color("text"))
     pixels = 13 if level is Level.FULL else 20
-    painter.setFont(paint_cache.font("strong", 0, pixels))
-    painter.drawText(QPointF(box.x + TEXT_X, box.middle[1] + pixels * 0.36), str(chip.index))
+    baseline = box.middle[1] + pixels * 0.36
+    paint_cache.write(painter, box.x + TEXT_X, baseline, str(chip.index), "text", "strong", 0, pixels)
     painter.restore()

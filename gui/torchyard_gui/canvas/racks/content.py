@@ -111,9 +111,7 @@ def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan, group_
     # A host that was never checked has the GPUs that the plan assumes.
     indices = sorted(known | {gpu for chip in chips for gpu in chip.gpus})
     layout = lay_rack(
-        indices,
-        [(chip.name, chip.gpus) for chip in chips if chip.gpus],
-        [chip.name for chip in chips if not chip.gpus],
+        indices, [(chip.name, chip.gpus) for chip in chips if chip.gpus], [chip.name for chip in chips if not chip.gpus]
     )
     return RackContent(
         host.name,

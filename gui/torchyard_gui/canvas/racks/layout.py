@@ -1,8 +1,7 @@
 """Layout of slots and chips in a rack, and of racks on the canvas. Pure geometry.
 
 Lengths are the theme's metrics. A rack is four slots wide. A replica with several GPUs covers its slots with one chip,
-in
-as many pieces as its GPUs form blocks.
+in as many pieces as its GPUs form blocks.
 """
 
 from __future__ import annotations

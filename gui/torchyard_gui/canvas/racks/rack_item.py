@@ -149,7 +149,7 @@ class RackItem(QGraphicsRectItem):
             live = self._states is not None
             paint_header(painter, self.content, self.host, use, level, live)
             if self.content.is_tray and level is Level.FULL:
-                paint_reasons(painter, self.content, self._reason_lines())
+                paint_reasons(painter, self.content, reason_lines(self.content.reasons))
         if not self.content.is_tray and level is Level.FULL and seen.bottom > layout.rule:
             paint_footer(painter, self.content)
         if self._groups:
@@ -184,9 +184,6 @@ class RackItem(QGraphicsRectItem):
         if look is None or look.is_unknown or self.host is None or not self.host.is_unknown:
             return look
         return replace(look, state="unknown", stale_since=self.host.since)
-
-    def _reason_lines(self) -> tuple[str, ...]:
-        return reason_lines(self.content.reasons)
 
     def _update_chips(self, names: list[str]) -> None:
         if level_of(self._zoom) is Level.TILE:

@@ -34,8 +34,8 @@ class RackLayer(Mapping[str, RackItem]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def take(self, contents: Sequence[RackContent], dress: Callable[[RackItem], None]) -> None:
-        """Sets the racks to show; `dress` applies the current states to a new rack."""
+    def take(self, contents: Sequence[RackContent], apply_states: Callable[[RackItem], None]) -> None:
+        """Sets the racks to show; `apply_states` applies the current states to a new rack."""
         keys = {content.key for content in contents}
         for key in [key for key in self._items if key not in keys]:
             self._ground.scene().removeItem(self._items.pop(key))
@@ -44,7 +44,7 @@ class RackLayer(Mapping[str, RackItem]):
             item = self._items.get(content.key)
             if item is None:
                 item = RackItem(content)
-                dress(item)
+                apply_states(item)
                 item.setParentItem(self._ground)
             else:
                 item.set_content(content)

@@ -40,36 +40,26 @@ def paint_header(
     """Paints state, name, GPUs and use."""
     mark = host_mark(rack, host, live)
     if level is Level.COARSE:
-        painter.setPen(theme().color("text"))
-        painter.setFont(paint_cache.font("strong", 0, 24))
         paint_cache.put_mark(painter, mark, PAD - 4, 8, 24)
         use = labels.short_use(rack)
         use_from = rack.layout.width - PAD - paint_cache.width_of(use, "small", 0, 20)
         name = paint_cache.elided(_name(rack), int(use_from - PAD - 30), "strong", 0, 24)
-        painter.drawText(QPointF(PAD + 24, 29), name)
-        painter.setPen(theme().color("text2"))
-        painter.setFont(paint_cache.font("small", 0, 20))
-        painter.drawText(QPointF(use_from, 28), use)
+        paint_cache.write(painter, PAD + 24, 29, name, "text", "strong", 0, 24)
+        paint_cache.write(painter, use_from, 28, use, "text2", "small", 0, 20)
         return
     baseline = 23.0
     paint_cache.put_mark(painter, mark, PAD - 3, 11, 15)
     right = rack.layout.width - PAD
     use = _fitting(rack, use, right - PAD - 18)
     use_from = right - paint_cache.width_of(use, "small")
-    painter.setFont(paint_cache.font("small"))
-    painter.setPen(theme().color("text2"))
-    painter.drawText(QPointF(use_from, baseline), use)
+    paint_cache.write(painter, use_from, baseline, use, "text2", "small")
     x = PAD + 18.0
-    painter.setPen(theme().color("text"))
-    painter.setFont(paint_cache.font("strong"))
     name = paint_cache.elided(_name(rack), int(use_from - x - 10), "strong")
-    painter.drawText(QPointF(x, baseline), name)
+    paint_cache.write(painter, x, baseline, name, "text", "strong")
     x += paint_cache.width_of(name, "strong") + 9
     kinds = paint_cache.elided(labels.gpu_kinds(rack), int(use_from - x - 10), "small")
     if len(kinds) > 2:
-        painter.setPen(theme().color("text3"))
-        painter.setFont(paint_cache.font("small"))
-        painter.drawText(QPointF(x, baseline), kinds)
+        paint_cache.write(painter, x, baseline, kinds, "text3", "small")
 
 
 def _fitting(rack: RackContent, use: str, room: float) -> str:
@@ -110,21 +100,15 @@ def paint_slot(
         return
     if holder is None:
         text = f"{gpu} ?" if unknown else str(gpu)
-        painter.setPen(theme().color("text3"))
-        painter.setFont(paint_cache.font("small"))
-        painter.drawText(
-            QPointF(box.x + (box.width - paint_cache.width_of(text, "small")) / 2, box.y + box.height / 2 + 4), text
-        )
+        x = box.x + (box.width - paint_cache.width_of(text, "small")) / 2
+        paint_cache.write(painter, x, box.y + box.height / 2 + 4, text, "text3", "small")
         return
     lines = holder.split("\n")[:2]
     baseline = box.y + (17 if len(lines) > 1 else 24)
-    painter.setPen(theme().color("text2"))
     for number, line in enumerate(lines):
         weight = 600 if number == 0 and len(lines) > 1 else 0
-        painter.setFont(paint_cache.font("tiny", weight))
-        painter.drawText(
-            QPointF(box.x + 8, baseline + 14 * number), paint_cache.elided(line, int(box.width - 12), "tiny", weight)
-        )
+        text = paint_cache.elided(line, int(box.width - 12), "tiny", weight)
+        paint_cache.write(painter, box.x + 8, baseline + 14 * number, text, "text2", "tiny", weight)
 
 
 def paint_footer(painter: QPainter, rack: RackContent) -> None:
@@ -140,13 +124,9 @@ def paint_footer(painter: QPainter, rack: RackContent) -> None:
 
 
 def _pair(painter: QPainter, x: float, baseline: float, label: str, value: str) -> float:
-    painter.setPen(theme().color("text3"))
-    painter.setFont(paint_cache.font("tiny", 600))
-    painter.drawText(QPointF(x, baseline), label)
+    paint_cache.write(painter, x, baseline, label, "text3", "tiny", 600)
     x += paint_cache.width_of(label, "tiny", 600) + 6
-    painter.setPen(theme().color("text2"))
-    painter.setFont(paint_cache.font("tiny"))
-    painter.drawText(QPointF(x, baseline), value)
+    paint_cache.write(painter, x, baseline, value, "text2", "tiny")
     return x + paint_cache.width_of(value, "tiny")
 
 
@@ -154,15 +134,11 @@ def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) 
     """Paints the tray's reasons and the number of chips not shown."""
     box = rack.layout.words
     if box is not None:
-        painter.setPen(theme().color("text2"))
-        painter.setFont(paint_cache.font("small"))
         for number, line in enumerate(lines):
-            painter.drawText(QPointF(box.x, box.y + 14 + number * LINE), line)
+            paint_cache.write(painter, box.x, box.y + 14 + number * LINE, line, "text2", "small")
     if len(rack.chips) > TRAY_MOST:
-        painter.setPen(theme().color("text3"))
-        painter.setFont(paint_cache.font("small"))
         text = labels.more(len(rack.chips) - TRAY_MOST)
-        painter.drawText(QPointF(PAD, rack.layout.height - PAD - 4), text)
+        paint_cache.write(painter, PAD, rack.layout.height - PAD - 4, text, "text3", "small")
 
 
 REACH = 3.0

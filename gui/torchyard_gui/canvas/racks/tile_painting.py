@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QColor, QPainter
 
 from torchyard_gui.canvas import labels, paint_cache
@@ -65,10 +65,9 @@ def _paint_name(painter: QPainter, rack: RackContent, mark: str, zoom: float) ->
     if mark:
         width -= 16
         paint_cache.put_mark(painter, mark, width, 3, 13)
-    painter.setPen(theme().color("text"))
-    painter.setFont(paint_cache.font("tiny"))
     name = labels.not_placed() if rack.is_tray else rack.key
-    painter.drawText(QPointF(PAD, NAME_HEIGHT - 3), paint_cache.elided(name, int(width - PAD - 2), "tiny"))
+    name = paint_cache.elided(name, int(width - PAD - 2), "tiny")
+    paint_cache.write(painter, PAD, NAME_HEIGHT - 3, name, "text", "tiny")
     painter.restore()
 
 
@@ -145,9 +144,6 @@ def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
     width = (rack.layout.width - 2 * pad + gap) / across
     height = max((rack.layout.height - top - pad + gap) / rows, gap)
     return [
-        (
-            name,
-            Box(pad + at % across * width, top + at // across * height, max(width - gap, 0), max(height - gap, 0)),
-        )
+        (name, Box(pad + at % across * width, top + at // across * height, max(width - gap, 0), max(height - gap, 0)))
         for at, name in enumerate(names)
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QWidget
 
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -15,6 +15,8 @@ from torchyard_gui.runs.logs.log_view import LogView
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, SearchField, label, set_ink
+from torchyard_gui.widgets.buttons import tool_button
+from torchyard_gui.widgets.layouts import hbox, vbox
 
 SETTLE_MS = 120
 """Delay before a log is opened, to skip replicas passed by quickly."""
@@ -39,15 +41,11 @@ class LogDock(QWidget):
         self._is_open = False
         self._by_user = False
         """Whether the user chose the replica; a failure then does not change the choice."""
-        self._settle = QTimer(self)
-        self._settle.setSingleShot(True)
-        self._settle.setInterval(SETTLE_MS)
+        self._settle = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._settle.timeout.connect(self._open_logs)
 
-        self.toggle = QToolButton()
-        self.toggle.setToolTip(self.tr("Show or hide the log (Ctrl+L)"))
-        self.toggle.setAccessibleName(self.tr("Show or hide the log"))
-        self.toggle.clicked.connect(lambda: self.set_open(not self._is_open))
+        tip = self.tr("Show or hide the log (Ctrl+L)")
+        self.toggle = tool_button("chevron-up", tip, lambda: self.set_open(not self._is_open))
         self._title = label(self.tr("Log"), role="strong")
         self.replica = LogChoice()
         self.replica.currentIndexChanged.connect(self._settle.start)
@@ -60,9 +58,9 @@ class LogDock(QWidget):
         self.search.setFixedWidth(200)
         self.search.returnPressed.connect(self.find_next)
         self.search.textChanged.connect(self._search_changed)
-        self.previous = self._button("chevron-up", self.tr("Find previous (Shift+F3)"), self.find_previous)
-        self.next = self._button("chevron-down", self.tr("Find next (F3)"), self.find_next)
-        self.follow = self._button("follow", self.tr("Follow the end (End)"), self._follow_clicked)
+        self.previous = tool_button("chevron-up", self.tr("Find previous (Shift+F3)"), self.find_previous)
+        self.next = tool_button("chevron-down", self.tr("Find next (F3)"), self.find_next)
+        self.follow = tool_button("follow", self.tr("Follow the end (End)"), lambda on: self.view.set_following(on))
         self.follow.setCheckable(True)
         self.follow.setChecked(True)
         self.view = LogView()
@@ -72,23 +70,15 @@ class LogDock(QWidget):
         self.view.last_line_changed.connect(self._last.setText)
         self.view.log_wanted.connect(self._show_one)
 
-        head = QHBoxLayout()
-        head.setContentsMargins(8, 0, 8, 0)
-        head.setSpacing(8)
-        for widget in (self.toggle, self._title, self.replica):
-            head.addWidget(widget)
-        head.addWidget(self._last, 2)
-        head.addWidget(self._message, 1)
+        head = hbox(
+            self.toggle, self._title, self.replica, (self._last, 2), (self._message, 1), margins=(8, 0, 8, 0), spacing=8
+        )
         for tool in (self.search, self.previous, self.next, self.follow):
             head.addWidget(tool)
         self._head = QWidget()
         self._head.setLayout(head)
         self._head.setFixedHeight(theme().metrics.problems + 6)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 1, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self._head)
-        layout.addWidget(self.view, 1)
+        vbox(self._head, (self.view, 1), parent=self, margins=(0, 1, 0, 0), spacing=0)
         self._show_state()
 
     @property
@@ -167,14 +157,6 @@ class LogDock(QWidget):
             return
         super().keyPressEvent(event)
 
-    def _button(self, icon_name: str, tip: str, slot: Callable[[], object]) -> QToolButton:
-        button = QToolButton()
-        button.setIcon(icon(icon_name))
-        button.setToolTip(tip)
-        button.setAccessibleName(tip.partition(" (")[0])
-        button.clicked.connect(slot)
-        return button
-
     def _show_state(self) -> None:
         self.toggle.setIcon(icon("chevron-down" if self._is_open else "chevron-up"))
         for widget in (self.view, self.search, self.previous, self.next, self.follow, self._message):
@@ -230,9 +212,6 @@ class LogDock(QWidget):
                 feed.close()
                 feed.deleteLater()
             self._feeds = {}
-
-    def _follow_clicked(self) -> None:
-        self.view.set_following(self.follow.isChecked())
 
     def _find(self, *, backwards: bool) -> None:
         text = self.search.text()

@@ -55,8 +55,7 @@ class LogView(QAbstractScrollArea):
         """(anchor, other end) as places of lines."""
         self._later: Callable[[], None] | None = None
         """Scrolling to repeat once a missing page was loaded."""
-        self._soon = QTimer(self)
-        self._soon.setSingleShot(True)
+        self._soon = QTimer(self, singleShot=True)
         self._soon.timeout.connect(self._go_on)
         self.setFrameShape(self.Shape.NoFrame)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -138,12 +137,7 @@ class LogView(QAbstractScrollArea):
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         page = max(1, self._rows() - 1)
-        steps = {
-            Qt.Key.Key_Up: -1,
-            Qt.Key.Key_Down: 1,
-            Qt.Key.Key_PageUp: -page,
-            Qt.Key.Key_PageDown: page,
-        }
+        steps = {Qt.Key.Key_Up: -1, Qt.Key.Key_Down: 1, Qt.Key.Key_PageUp: -page, Qt.Key.Key_PageDown: page}
         key = Qt.Key(event.key())
         if event.matches(QKeySequence.StandardKey.Copy):
             self.copy()

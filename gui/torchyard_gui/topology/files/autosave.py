@@ -27,9 +27,7 @@ class Autosave(QObject):
         super().__init__(parent)
         self._document = document
         self._recovery = recovery = Recovery(folder) if folder is not None else None
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.setInterval(AFTER_MS)
+        self._timer = QTimer(self, singleShot=True, interval=AFTER_MS)
         self._timer.timeout.connect(self.write)
         document.changed.connect(self._wait)
         document.path_changed.connect(self._wait)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QWidget
 
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Problem
 from torchyard_gui.topology.yaml_view import YamlView
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.next_steps import quoted
-
-if TYPE_CHECKING:
-    from torchyard_core.interop.remarks import Remark
 
 
 @dataclass(frozen=True)
@@ -40,9 +37,7 @@ class DocumentWindow(QDialog):
         self.setModal(False)
         self.resize(*SIZE)
         self.view = YamlView()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self.view)
+        vbox(self.view, parent=self, margins=FLUSH)
 
     def show_remark(self, report: ConversionReport, remark: Remark) -> None:
         """Scrolls to the line of a remark."""

@@ -13,8 +13,6 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QListWidget,
     QPlainTextEdit,
-    QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -28,6 +26,8 @@ from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions, ask_to_replace
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.yaml_view import monospaced
+from torchyard_gui.widgets.buttons import push_button
+from torchyard_gui.widgets.dialogs import dialog_layout
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink
@@ -89,31 +89,17 @@ class ExportDialog(QDialog):
         self.image.textChanged.connect(self._show)
 
     def _lay_out(self) -> None:
-        self.save = QPushButton(self.tr("Export …"))
-        self.save.setProperty("primary", True)
+        self.save = push_button(self.tr("Export …"), self.ask_path, "primary")
         self.save.setDefault(True)
-        self.save.clicked.connect(self.ask_path)
-        self.copy = QPushButton(self.tr("Copy"))
-        self.copy.setToolTip(self.tr("Copy the document"))
+        self.copy = push_button(self.tr("Copy"), self._copy, tip=self.tr("Copy the document"))
         self.copy.setAutoDefault(False)
-        self.copy.clicked.connect(self._copy)
         buttons = QDialogButtonBox()
         buttons.addButton(self.copy, QDialogButtonBox.ButtonRole.ActionRole)
         buttons.addButton(self.save, QDialogButtonBox.ButtonRole.ActionRole)
         buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
         buttons.rejected.connect(self.reject)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(8)
-        layout.addWidget(label(self.windowTitle(), role="title"))
-        for row in self.rows.values():
-            layout.addWidget(row)
-        layout.addWidget(self.preview, 1)
-        layout.addWidget(self.message)
-        layout.addWidget(self.beside)
-        layout.addWidget(self.remarks)
-        layout.addSpacing(4)
-        layout.addWidget(buttons)
+        below = (self.message, self.beside, self.remarks, 4, buttons)
+        dialog_layout(self, *self.rows.values(), (self.preview, 1), *below, spacing=8)
 
     # Choices
 
@@ -171,11 +157,8 @@ class ExportDialog(QDialog):
 
     def _report(self, document: str) -> ConversionReport:
         done = self._exported
-        return (
-            ConversionReport(document, done.text, done.remarks)
-            if done is not None
-            else ConversionReport(document, "", ())
-        )
+        text, remarks = (done.text, done.remarks) if done is not None else ("", ())
+        return ConversionReport(document, text, remarks)
 
     def _copy(self) -> None:
         QGuiApplication.clipboard().setText(self._report("").text)

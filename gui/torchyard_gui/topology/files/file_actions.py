@@ -14,11 +14,11 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 from torchyard_core.errors import FileProblem, TorchyardError
 from torchyard_core.topology.document.topology_document import UNTITLED
 from torchyard_core.topology.model import Topology
-from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.file_watcher import FileWatcher
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
+from torchyard_gui.widgets.page_actions import action
 
 FILTER = "YAML (*.yaml *.yml)"
 
@@ -53,13 +53,8 @@ class FileActions(QObject):
         self.open_action = make(self.tr("&Open …"), self.ask_open, keys.Open, "open", self.tr("Open a topology file"))
         self.save_action = make(self.tr("&Save"), self.save, keys.Save, "save")
         self.save_as_action = make(self.tr("Save &as …"), self.ask_save, "Ctrl+Shift+S", "save")
-        self.reload_action = make(
-            self.tr("Read &again"),
-            self.ask_reload,
-            None,
-            "refresh",
-            self.tr("Read the file again, as it is on the disk"),
-        )
+        tip = self.tr("Read the file again, as it is on the disk")
+        self.reload_action = make(self.tr("Read &again"), lambda: self.guard(self.reload), None, "refresh", tip)
         self._document.path_changed.connect(self._follow)
         self._follow()
 
@@ -99,9 +94,6 @@ class FileActions(QObject):
         self._recent.remember_file(path.absolute())
         self.opened.emit()
         return True
-
-    def ask_reload(self) -> None:
-        self.guard(self.reload)
 
     def reload(self) -> None:
         """Reads the file again; unsaved changes are lost."""
@@ -168,12 +160,11 @@ class FileActions(QObject):
         return True
 
     def _report_unsaved(self, problem: TorchyardError) -> None:
-        elsewhere = NoticeButton(self.tr("Save as …"), self.ask_save)
         if problem.code == "changed_on_disk":
             self._report_changed()
             return
         again = NoticeButton(self.tr("Try again"), self.save)
-        self._notices.show_error("file", problem, elsewhere, again)
+        self._notices.show_error("file", problem, self._elsewhere(), again)
 
     # Changes on disk
 
@@ -217,7 +208,7 @@ class FileActions(QObject):
 
     # Unsaved changes
 
-    def guard(self, then: Callable[[], object], cancelled: Callable[[], object] | None = None) -> None:
+    def guard(self, then: Callable[[], object]) -> None:
         """Calls `then` at once if nothing is unsaved, else after asking whether to save."""
         if not self._document.is_modified:
             then()
@@ -233,8 +224,6 @@ class FileActions(QObject):
         box.setObjectName("unsaved")
         box.alternative_chosen.connect(lambda: self.save(then))
         box.accepted.connect(lambda: then())
-        if cancelled is not None:
-            box.rejected.connect(lambda: cancelled())
         box.finished.connect(box.deleteLater)
         box.open()
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QSize, Qt, Signal
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QDialog, QFileDialog, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QFileDialog, QListWidget, QListWidgetItem, QWidget
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.yaml_io.yaml_file import read_text
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.problems_dock import ProblemsDock
-from torchyard_gui.widgets.dialogs import DialogButtons
+from torchyard_gui.widgets.dialogs import DialogButtons, dialog_layout
+from torchyard_gui.widgets.page_actions import action
 from torchyard_gui.widgets.text_labels import label
 
 if TYPE_CHECKING:
@@ -52,20 +52,10 @@ class ImportExport(QObject):
         self._shown: DocumentWindow | None = None
         self._last_format = ""
         make = partial(action, self, "file")
-        self.import_action = make(
-            self.tr("&Import …"),
-            self.ask_import,
-            "Ctrl+Shift+I",
-            "download",
-            self.tr("Read a document of CloudML, Vertex AI, TensorFlow or SINGA as a new topology"),
-        )
-        self.export_action = make(
-            self.tr("&Export …"),
-            self.ask_export,
-            "Ctrl+Shift+E",
-            "upload",
-            self.tr("Write this topology for CloudML, Vertex AI, TensorFlow, SINGA, TorchX, Kubernetes or Slurm"),
-        )
+        tip = self.tr("Read a document of CloudML, Vertex AI, TensorFlow or SINGA as a new topology")
+        self.import_action = make(self.tr("&Import …"), self.ask_import, "Ctrl+Shift+I", "download", tip)
+        tip = self.tr("Write this topology for CloudML, Vertex AI, TensorFlow, SINGA, TorchX, Kubernetes or Slurm")
+        self.export_action = make(self.tr("&Export …"), self.ask_export, "Ctrl+Shift+E", "upload", tip)
         files.opened.connect(self._opened)
         problems.remark_chosen.connect(self.show_remark)
         editor.changed.connect(self._follow)
@@ -109,7 +99,6 @@ class ImportExport(QObject):
 
     def _ask_format(self, path: Path) -> None:
         from torchyard_core.interop.format_registry import FORMATS, READ
-        from torchyard_gui.topology.files.import_export import FormatChoice
 
         box = FormatChoice(path.name, [(name, FORMATS[name].title) for name in READ], self._window)
         box.chosen.connect(lambda name: self.import_file(path, name))
@@ -247,12 +236,5 @@ class FormatChoice(QDialog):
         self.ok = buttons.agree
         self.ok.setDefault(True)
         sentence = self.tr("Its format cannot be detected. Choose one to see what it lacks.")
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(20, 18, 20, 16)
-        layout.setSpacing(10)
-        layout.addWidget(label(self.windowTitle(), role="title", wrap=True))
-        layout.addWidget(label(sentence, wrap=True))
-        layout.addWidget(self.list)
-        layout.addSpacing(6)
-        layout.addWidget(buttons)
+        dialog_layout(self, label(sentence, wrap=True), self.list, 6, buttons, wrap_title=True)
         self.accepted.connect(lambda: self.chosen.emit(self.list.currentItem().data(Qt.ItemDataRole.UserRole)))

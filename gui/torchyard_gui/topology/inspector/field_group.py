@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 from torchyard_core.topology.model import FrozenModel
 from torchyard_gui.topology.inspector.fields import ChoiceField, Field, LinesField
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import Divider, SectionLabel
 
@@ -40,9 +41,7 @@ class Group(QWidget):
         self._refused: set[str] = set()
         self._problems: Mapping[str, str] = {}
         self._blocks: tuple[FrozenModel, ...] = ()
-        self._layout = QVBoxLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(8)
+        self._layout = vbox(parent=self, margins=FLUSH, spacing=8)
         if title:
             self._layout.addWidget(SectionLabel(title))
 

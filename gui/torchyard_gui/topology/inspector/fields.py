@@ -122,7 +122,7 @@ class LinesField(QPlainTextEdit):
         return [line for line in text.splitlines() if line.strip()]
 
     def commit(self) -> None:
-        """Tells the text as it is now."""
+        """Emits `committed` with the value of the text, or `misread`."""
         if not self.document().isModified():
             return
         self.document().setModified(False)
@@ -219,7 +219,7 @@ class LineField(ElidedLine):
         return text
 
     def commit(self) -> None:
-        """Tells the text as it is now."""
+        """Emits `committed` with the value of the text, or `misread`."""
         self.setModified(False)
         try:
             value = self.read(self.text())

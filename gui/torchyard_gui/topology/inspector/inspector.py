@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QStackedWidget, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.problems import Problem
@@ -24,6 +24,7 @@ from torchyard_gui.topology.labels import named, role_name
 from torchyard_gui.topology.problem_locations import keys_of_block, pool_of, whole_block_key
 from torchyard_gui.widgets.containers import scroll_area
 from torchyard_gui.widgets.indicators import RoleBadge
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
@@ -52,20 +53,11 @@ class Inspector(QFrame):
         self.program = ProgramGroup(editor)
         self._panels = QStackedWidget()
         self._panels.addWidget(_scrolled(self.tr("Fields of the design"), self.design, self.strategy, self.program))
-        words = QVBoxLayout()
-        words.setSpacing(0)
-        words.addWidget(self.title)
-        words.addWidget(self.subtitle)
-        head = QHBoxLayout()
-        head.setContentsMargins(16, 12, 16, 8)
-        head.setSpacing(10)
+        words = vbox(self.title, self.subtitle, spacing=0)
+        head = hbox(margins=(16, 12, 16, 8), spacing=10)
         head.addWidget(self.badge, 0, Qt.AlignmentFlag.AlignTop)
         head.addLayout(words, 1)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addLayout(head)
-        layout.addWidget(self._panels, 1)
+        vbox(head, (self._panels, 1), parent=self, margins=FLUSH, spacing=0)
         self.setFixedWidth(theme().metrics.inspector)
 
     @cached_property
@@ -115,7 +107,7 @@ class Inspector(QFrame):
             group.show_problems(program)
         if len(self._editor.selection) == 1:
             pin = f"pins.{self._editor.selection[0]}"
-            self.place.show_problem(next((p.message for p in problems if p.path == pin), ""))
+            self.place.row.set_problem(next((p.message for p in problems if p.path == pin), ""))
 
     def focus(self, block: str, key: str) -> bool:
         """Sets the focus to the field of a key of `pools`, `strategy`, `program` or the top level (`""`)."""
@@ -198,9 +190,7 @@ class Inspector(QFrame):
 def _scrolled(name: str, *groups: QWidget) -> QScrollArea:
     inside = QWidget()
     inside.setObjectName("contents")
-    layout = QVBoxLayout(inside)
-    layout.setContentsMargins(16, 4, 10, 16)
-    layout.setSpacing(14)
+    layout = vbox(parent=inside, margins=(16, 4, 10, 16), spacing=14)
     stack(groups, layout)
     layout.addStretch()
     return scroll_area(inside, name)

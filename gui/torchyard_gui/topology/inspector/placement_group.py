@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_gui.bridge.planning_time import PlanningTime
@@ -11,7 +11,9 @@ from torchyard_gui.topology.booked_gpus import booked_sentence
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.field_group import NAME_WIDTH
 from torchyard_gui.topology.inspector.fields import TextField
+from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import SectionLabel, label
 
 
@@ -28,26 +30,15 @@ class PlaceGroup(QWidget):
         self.pin = TextField(self.tr("planner chooses"))
         self.pin.setToolTip(self.tr("A host as gpu-b, or its GPUs: gpu-b:2, gpu-b:0-3, gpu-b:0,2. Empty: free."))
         self.row = FormRow(self.tr("Pinned to"), self.pin, name_width=NAME_WIDTH)
-        self.pin_here = QPushButton(icon("pin"), self.tr("Pin here"))
-        self.pin_here.setToolTip(self.tr("Keeps the selected replicas where the planner has put them."))
-        self.unpin = QPushButton(self.tr("Unpin"))
-        self.unpin.setToolTip(self.tr("Leaves it to the planner where the selected replicas go."))
-        buttons = QHBoxLayout()
-        buttons.setSpacing(8)
-        buttons.addWidget(self.pin_here)
-        buttons.addWidget(self.unpin)
-        buttons.addStretch()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(SectionLabel(self.tr("Place")))
-        layout.addWidget(self._where)
-        layout.addWidget(self.booked)
-        layout.addWidget(self.row)
-        layout.addLayout(buttons)
+        tip = self.tr("Keeps the selected replicas where the planner has put them.")
+        self.pin_here = push_button(self.tr("Pin here"), lambda: editor.pin_all(self._here()), tip=tip)
+        self.pin_here.setIcon(icon("pin"))
+        tip = self.tr("Leaves it to the planner where the selected replicas go.")
+        self.unpin = push_button(self.tr("Unpin"), lambda: editor.unpin(editor.selection), tip=tip)
+        buttons = hbox(self.pin_here, self.unpin, None, spacing=8)
+        heading = SectionLabel(self.tr("Place"))
+        vbox(heading, self._where, self.booked, self.row, buttons, parent=self, margins=FLUSH, spacing=8)
         self.pin.committed.connect(self._pin_typed)
-        self.pin_here.clicked.connect(self._pin_here)
-        self.unpin.clicked.connect(lambda: self._editor.unpin(self._editor.selection))
 
     def show_selection(self, plan: Plan) -> None:
         """Shows the places of the selected replicas in a plan."""
@@ -65,10 +56,6 @@ class PlaceGroup(QWidget):
         self.booked.setVisible(bool(self.booked.text()))
         self.unpin.setEnabled(bool(pinned))
         self.pin_here.setEnabled(bool(self._here()))
-
-    def show_problem(self, message: str) -> None:
-        """Shows the problem of the single selected replica's pin."""
-        self.row.set_problem(message)
 
     def _words(self, chosen: int, pinned: int) -> str:
         places = self._places()
@@ -102,9 +89,6 @@ class PlaceGroup(QWidget):
     def _here(self) -> dict[str, str]:
         pins = self._editor.value.pins
         return {name: place for name, place in self._places().items() if pins.get(name) != place}
-
-    def _pin_here(self) -> None:
-        self._editor.pin_all(self._here())
 
     def _pin_typed(self, target: object) -> None:
         for name in self._editor.selection[:1]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from torchyard_core.topology.model import EndsWith, GpuIds, Launcher, Program, TfMasterName
 from torchyard_gui.topology.editor import Editor
@@ -18,6 +18,7 @@ from torchyard_gui.topology.inspector.fields import (
     WholeField,
     WordsField,
 )
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 OF_TORCH = ("script", "module")
 OF_COMMAND = ("command", "tf_master_name")
@@ -37,9 +38,7 @@ class ProgramGroup(QWidget):
         self._fill_around()
         self._fill_failures()
         self._fill_end()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(12)
+        layout = vbox(parent=self, margins=FLUSH, spacing=12)
         stack(self.groups, layout)
 
     @property
@@ -47,112 +46,64 @@ class ProgramGroup(QWidget):
         return (self.program, self.around, self.failures, self.end)
 
     def _fill_program(self) -> None:
-        add = self.program.add
-        launcher = ChoiceField([(Launcher.TORCH, self.tr("torch")), (Launcher.COMMAND, self.tr("any command"))])
-        add(
-            "launcher",
-            self.tr("Launcher"),
-            launcher,
-            self.tr(
-                "torch: a Python program, one process a GPU, as torchrun starts it. Else any program, one a replica."
-            ),
-        )
-        add(
-            "script",
-            self.tr("Script"),
-            TextField("train.py"),
-            self.tr("The Python file, relative to the working folder."),
-        )
-        add("module", self.tr("Module"), TextField(self.tr("none")), self.tr("A Python module, instead of a script."))
-        command = WordsField(self.tr("program and arguments"))
-        add("command", self.tr("Command"), command, self.tr("The program and its arguments."))
-        add("args", self.tr("Arguments"), WordsField(self.tr("none")), self.tr("Arguments of every replica."))
-        env = PairsField(self.tr("NAME=value"))
-        add("env", self.tr("Environment"), env, self.tr("Variables of every replica, one a line."))
-        add(
-            "secrets",
-            self.tr("Secrets"),
-            LinesField(self.tr("none")),
-            self.tr("Names of variables whose values come from this computer's environment; one a line."),
-        )
+        add, tr = self.program.add, self.tr
+        launcher = ChoiceField([(Launcher.TORCH, tr("torch")), (Launcher.COMMAND, tr("any command"))])
+        tip = tr("torch: a Python program, one process a GPU, as torchrun starts it. Else any program, one a replica.")
+        add("launcher", tr("Launcher"), launcher, tip)
+        add("script", tr("Script"), TextField("train.py"), tr("The Python file, relative to the working folder."))
+        add("module", tr("Module"), TextField(tr("none")), tr("A Python module, instead of a script."))
+        command = WordsField(tr("program and arguments"))
+        add("command", tr("Command"), command, tr("The program and its arguments."))
+        add("args", tr("Arguments"), WordsField(tr("none")), tr("Arguments of every replica."))
+        env = PairsField(tr("NAME=value"))
+        add("env", tr("Environment"), env, tr("Variables of every replica, one a line."))
+        tip = tr("Names of variables whose values come from this computer's environment; one a line.")
+        add("secrets", tr("Secrets"), LinesField(tr("none")), tip)
 
     def _fill_around(self) -> None:
-        add = self.around.add
-        workdir = TextField(self.tr("nothing is sent"))
-        add("workdir", self.tr("Working folder"), workdir, self.tr("Sent to every host; relative to this file."))
-        add(
-            "exclude",
-            self.tr("Not sent"),
-            LinesField(self.tr("none")),
-            self.tr("Patterns of what is not sent, beside .gitignore's; one a line."),
-        )
-        setup = LinesField(self.tr("none"))
-        add("setup", self.tr("Setup"), setup, self.tr("Shell lines that run before each process."))
-        add("python", self.tr("Python"), TextField(self.tr("the host's")), self.tr("The programs' interpreter."))
+        add, tr = self.around.add, self.tr
+        workdir = TextField(tr("nothing is sent"))
+        add("workdir", tr("Working folder"), workdir, tr("Sent to every host; relative to this file."))
+        tip = tr("Patterns of what is not sent, beside .gitignore's; one a line.")
+        add("exclude", tr("Not sent"), LinesField(tr("none")), tip)
+        setup = LinesField(tr("none"))
+        add("setup", tr("Setup"), setup, tr("Shell lines that run before each process."))
+        add("python", tr("Python"), TextField(tr("the host's")), tr("The programs' interpreter."))
 
     def _fill_failures(self) -> None:
-        add = self.failures.add
-        add(
-            "checkpoint_dir",
-            self.tr("Checkpoints in"),
-            TextField(self.tr("no shared folder")),
-            self.tr("A folder that all hosts share, for checkpoints. Empty: each host keeps its own."),
-        )
-        add(
-            "checkpoint_every_s",
-            self.tr("Every, s"),
-            AmountField(600.0),
-            self.tr("Seconds between two checkpoints."),
-        )
-        add(
-            "max_restarts",
-            self.tr("Restarts"),
-            WholeField(2),
-            self.tr("How often replicas that fail together may be started again, from their last checkpoint."),
-        )
-        spares = ChoiceField([(True, self.tr("one a rank")), (False, self.tr("none"))])
-        add(
-            "warm_spares",
-            self.tr("Spares"),
-            spares,
-            self.tr("Interpreters that wait with torch imported, so that a restart is quick; each takes memory."),
-        )
-        add(
-            "host_wait_s",
-            self.tr("Wait for host, s"),
-            AmountField(600.0),
-            self.tr("Seconds that a host which is lost is waited for."),
-        )
+        add, tr = self.failures.add, self.tr
+        tip = tr("A folder that all hosts share, for checkpoints. Empty: each host keeps its own.")
+        add("checkpoint_dir", tr("Checkpoints in"), TextField(tr("no shared folder")), tip)
+        add("checkpoint_every_s", tr("Every, s"), AmountField(600.0), tr("Seconds between two checkpoints."))
+        tip = tr("How often replicas that fail together may be started again, from their last checkpoint.")
+        add("max_restarts", tr("Restarts"), WholeField(2), tip)
+        spares = ChoiceField([(True, tr("one a rank")), (False, tr("none"))])
+        tip = tr("Interpreters that wait with torch imported, so that a restart is quick; each takes memory.")
+        add("warm_spares", tr("Spares"), spares, tip)
+        tip = tr("Seconds that a host which is lost is waited for.")
+        add("host_wait_s", tr("Wait for host, s"), AmountField(600.0), tip)
 
     def _fill_end(self) -> None:
-        add = self.end.add
+        add, tr = self.end.add, self.tr
         ends = ChoiceField(
             [
-                (None, self.tr("automatic")),
-                (EndsWith.TRAINERS, self.tr("the trainers")),
-                (EndsWith.CHIEF, self.tr("the chief")),
-                (EndsWith.ALL, self.tr("all")),
+                (None, tr("automatic")),
+                (EndsWith.TRAINERS, tr("the trainers")),
+                (EndsWith.CHIEF, tr("the chief")),
+                (EndsWith.ALL, tr("all")),
             ]
         )
-        add("ends_with", self.tr("Ends with"), ends, self.tr("Whose end is the run's; what is left then is stopped."))
-        grace = self.tr("Seconds between asking a replica to end and ending it.")
-        add("stop_grace_s", self.tr("Stop within, s"), AmountField(30.0), grace)
-        add(
-            "failure_grace_s",
-            self.tr("After failure, s"),
-            AmountField(2.0),
-            self.tr("Seconds that the others have to leave once one has failed."),
-        )
-        add(
-            "notify",
-            self.tr("Notify"),
-            TextField(self.tr("nobody")),
-            self.tr("A program that the first host runs when the run ends or needs somebody."),
-        )
-        gpu_ids = ChoiceField([(GpuIds.UUID, self.tr("by UUID")), (GpuIds.INDEX, self.tr("by number"))])
-        add("gpu_ids", self.tr("GPUs named"), gpu_ids, self.tr("How CUDA_VISIBLE_DEVICES names GPUs."))
+        add("ends_with", tr("Ends with"), ends, tr("Whose end is the run's; what is left then is stopped."))
+        grace = tr("Seconds between asking a replica to end and ending it.")
+        add("stop_grace_s", tr("Stop within, s"), AmountField(30.0), grace)
+        tip = tr("Seconds that the others have to leave once one has failed.")
+        add("failure_grace_s", tr("After failure, s"), AmountField(2.0), tip)
+        tip = tr("A program that the first host runs when the run ends or needs somebody.")
+        add("notify", tr("Notify"), TextField(tr("nobody")), tip)
+        gpu_ids = ChoiceField([(GpuIds.UUID, tr("by UUID")), (GpuIds.INDEX, tr("by number"))])
+        add("gpu_ids", tr("GPUs named"), gpu_ids, tr("How CUDA_VISIBLE_DEVICES names GPUs."))
         master = ChoiceField([(TfMasterName.CHIEF, "chief"), (TfMasterName.MASTER, "master")])
-        add("tf_master_name", self.tr("Chief in TF_CONFIG"), master, self.tr("What TF_CONFIG calls the chief."))
+        add("tf_master_name", tr("Chief in TF_CONFIG"), master, tr("What TF_CONFIG calls the chief."))
 
     def show_program(self, program: Program) -> None:
         """Shows a program: the keys of its launcher, and keys of the other one that are set."""

@@ -12,6 +12,7 @@ from torchyard_gui.topology.inspector.exchange_cost import exchange_sentence
 from torchyard_gui.topology.inspector.field_group import Group
 from torchyard_gui.topology.inspector.fields import ChoiceField, Field, WholeField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence, tr
+from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.text_labels import label
 
 KIND_WIDTH = 72
@@ -30,10 +31,7 @@ class StrategyGroup(QWidget):
         self._sentence = label(role="small", ink="2", wrap=True)
         self.sums = label(role="small", ink="2", wrap=True)
         self._fill()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.group)
+        vbox(self.group, parent=self, margins=FLUSH, spacing=8)
 
     def _fill(self) -> None:
         # The kind's sentences stand right below its field, before the settings.

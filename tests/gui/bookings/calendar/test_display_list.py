@@ -10,8 +10,8 @@ import pytest
 
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use, cpu_slot
 from torchyard_gui.bookings.calendar.block_painting import label_for
-from torchyard_gui.bookings.calendar.blocks import blocks_of, free_now, hue_of, steps, strip_of, usage_of
-from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, build_display_list
+from torchyard_gui.bookings.calendar.blocks import UsageBuilder, blocks_of, free_now, hue_of, steps, strip_of
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of, short_model
 from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, snapped, stepped, zone_mark
@@ -111,7 +111,7 @@ def test_lanes_lie_below_their_host_and_a_folded_host_is_one_row() -> None:
 
 def test_adjacent_lanes_of_one_booking_are_one_block_and_others_are_apart() -> None:
     lanes = lanes_of(SLOTS)
-    blocks = blocks_of([booking("a0 a1 a3 b0", 1, 2)], lanes)
+    blocks = blocks_of(booking("a0 a1 a3 b0", 1, 2), lanes)
     assert [[slot.id for slot in block.slots] for block in blocks] == [["a0", "a1"], ["a3"], ["b0"]]
     first = blocks[0]
     assert first.bottom - first.top == 2 * LANE
@@ -120,8 +120,8 @@ def test_adjacent_lanes_of_one_booking_are_one_block_and_others_are_apart() -> N
 def test_a_cancelled_booking_is_not_drawn_and_a_released_one_up_to_its_release() -> None:
     lanes = lanes_of(SLOTS)
     released = booking("a0", 1, 9, state=State.RELEASED, let_go_at=MONDAY + 3 * HOUR)
-    blocks = blocks_of([booking("a1", 1, 9, state=State.CANCELLED), released], lanes)
-    assert [block.end for block in blocks] == [(MONDAY + 3 * HOUR).timestamp()]
+    assert blocks_of(booking("a1", 1, 9, state=State.CANCELLED), lanes) == []
+    assert [block.end for block in blocks_of(released, lanes)] == [(MONDAY + 3 * HOUR).timestamp()]
 
 
 def test_a_folded_host_counts_its_booked_slots_in_steps() -> None:
@@ -144,11 +144,11 @@ def test_use_is_laid_over_the_booking_and_what_nobody_saw_is_not_called_idle() -
         Use("a1", "a", "kim", MONDAY + 5 * HOUR, MONDAY + 6 * HOUR),
         Use("a3", "a", "lee", MONDAY + HOUR, MONDAY + 2 * HOUR),
     ]
-    found = usage_of(uses, [one, other], [], MONDAY + 7 * HOUR)
+    found = UsageBuilder().of(uses, [one, other], (), [], MONDAY + 7 * HOUR)
     assert [((gap.start - MONDAY) / HOUR, (gap.end - MONDAY) / HOUR) for gap in found.idle[one.id]] == [(2, 5)]
     assert "unseen" not in found.idle
     assert list(found.unbooked) == ["a3"]
-    block = blocks_of([one], lanes_of(SLOTS))[0]
+    block = blocks_of(one, lanes_of(SLOTS))[0]
     assert [share for _, _, share in strip_of(block, found.used)] == [0.5, 0.5]
 
 
@@ -156,7 +156,7 @@ def test_evidence_and_a_no_show_are_idle() -> None:
     warned = booking("a0", 0, 8, id="warned")
     no_show = booking("a1", 0, 8, id="gone", state=State.NO_SHOW, let_go_at=MONDAY + HOUR)
     evidence = [IdleEvidence("warned", MONDAY + HOUR, MONDAY + 2 * HOUR)]
-    found = usage_of([], [warned, no_show], evidence, MONDAY + 2 * HOUR)
+    found = UsageBuilder().of([], [warned, no_show], (), evidence, MONDAY + 2 * HOUR)
     assert {key: (times[0].end - times[0].start) / HOUR for key, times in found.idle.items()} == {
         "warned": 1,
         "gone": 1,
@@ -271,6 +271,5 @@ def test_a_picture_that_is_made_of_the_last_one_is_the_same_as_a_new_one() -> No
         else:
             now += dice.randint(1, 90) * timedelta(minutes=1)
         seen = replace(seen, bookings=tuple(known))
-        assert pictures.of(seen, now, folded, chosen, {}, {}) == build_display_list(
-            seen, now, folded, chosen, {}, {}
-        ), act
+        from_scratch = DisplayListBuilder().of(seen, now, folded, chosen, {}, {})
+        assert pictures.of(seen, now, folded, chosen, {}, {}) == from_scratch, act

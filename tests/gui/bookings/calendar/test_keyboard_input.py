@@ -37,7 +37,7 @@ def test_arrows_shift_and_enter_book(desk: Desk) -> None:
 def test_brackets_move_the_edges_and_nothing_changes_before_enter(desk: Desk) -> None:
     booking = desk.book("a0", 1, 2, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.key(Key.Key_Down)  # the next hour, which is on the booking
     assert desk.page.surface.selection == booking.id
     desk.key(Key.Key_BracketRight)
@@ -46,14 +46,14 @@ def test_brackets_move_the_edges_and_nothing_changes_before_enter(desk: Desk) ->
     assert desk.page.surface.ghost is not None
     assert desk.store.booking(booking.id) == booking
     desk.key(Key.Key_Return)
-    desk.wait(lambda: desk.store.booking(booking.id).end == booking.end + timedelta(minutes=30))
+    desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end + timedelta(minutes=30))
     assert desk.store.booking(booking.id).start == booking.start - timedelta(minutes=15)
 
 
 def test_escape_takes_back_moved_edges(desk: Desk) -> None:
     booking = desk.book("a0", 1, 2, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.key(Key.Key_Down)
     desk.key(Key.Key_BracketRight)
     desk.key(Key.Key_Escape)
@@ -64,29 +64,29 @@ def test_escape_takes_back_moved_edges(desk: Desk) -> None:
 def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     booking = desk.book("a0", 4, 2, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.page.surface.select(booking.id)
     desk.page.acts.extend.trigger()
-    desk.wait(lambda: desk.store.booking(booking.id).end == booking.end + timedelta(hours=1))
-    desk.wait(desk.page.acts.undo.isEnabled)
+    desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end + timedelta(hours=1))
+    desk.wait_until(desk.page.acts.undo.isEnabled)
     assert desk.page.acts.undo.text() == "Undo: change “mine”"
     desk.is_away = True
     desk.calendar.close()
     desk.page.acts.undo.trigger()
-    desk.wait(lambda: desk.page.commands.last is not None and "not answer" in desk.page.notice.text)
+    desk.wait_until(lambda: desk.page.commands.last is not None and "not answer" in desk.page.notice.text)
     desk.is_away = False
     desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
     desk.page.commands.undo()  # the undo that failed while the calendar was unreachable
-    desk.wait(lambda: desk.store.booking(booking.id).end == booking.end)
+    desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end)
 
     # A cancelled series is restored except where others booked meanwhile.
     draft = Draft("weekly", ("GPU-b0",), NOW + timedelta(hours=2), NOW + timedelta(hours=3), ZONE)
     weekly = desk.store.book_series(draft, "FREQ=DAILY;COUNT=3").booked
     desk.page.commands.cancel_series(weekly[0])
-    desk.wait(lambda: "weekly" not in desk.live() and desk.page.commands.last is not None)
+    desk.wait_until(lambda: "weekly" not in desk.live() and desk.page.commands.last is not None)
     desk.store.book(Draft("quicker", ("GPU-b0",), weekly[1].start, weekly[1].end, ZONE, owner="lee"))
     desk.page.commands.undo()
-    desk.wait(lambda: "2 of 3 bookings are back; gpu-b:0 is booked by lee" in desk.page.notice.text)
+    desk.wait_until(lambda: "2 of 3 bookings are back; gpu-b:0 is booked by lee" in desk.page.notice.text)
     live = desk.store.bookings(NOW, NOW + timedelta(days=5), live=True)
     assert [one.start for one in live if one.title == "weekly"] == [weekly[0].start, weekly[2].start]
 
@@ -96,7 +96,7 @@ def test_bookings_of_a_series_are_changed_and_cancelled_from_one_on(desk: Desk) 
     made = desk.store.book_series(draft, "FREQ=DAILY;COUNT=4").booked
     alone = desk.book("a0", 4, 2, "alone")
     desk.open()
-    desk.wait(lambda: desk.shown("weekly") and desk.shown("alone"))
+    desk.wait_until(lambda: desk.shown("weekly") and desk.shown("alone"))
     desk.page.dialogs.edit(alone)
     dialog = desk.page.dialog
     assert isinstance(dialog, BookingDialog)
@@ -118,10 +118,10 @@ def test_bookings_of_a_series_are_changed_and_cancelled_from_one_on(desk: Desk) 
         return [(one.start, one.end) for one in live if one.title == "weekly"]
 
     assert times() == [(made[0].start, made[0].end), *later]
-    desk.wait(desk.page.acts.undo.isEnabled)
+    desk.wait_until(desk.page.acts.undo.isEnabled)
     assert desk.page.acts.undo.text() == "Undo: change the series “weekly”"
     desk.page.commands.undo()
-    desk.wait(lambda: times() == [(one.start, one.end) for one in made])
+    desk.wait_until(lambda: times() == [(one.start, one.end) for one in made])
 
     desk.page.dialogs.cancel_series(desk.store.booking(made[2].id))
     question = desk.page.dialog
@@ -130,7 +130,7 @@ def test_bookings_of_a_series_are_changed_and_cancelled_from_one_on(desk: Desk) 
     assert which is not None
     QTest.keyClick(which, Key.Key_Down)
     question.accept()
-    desk.wait(lambda: times() == [(one.start, one.end) for one in made[:2]])
+    desk.wait_until(lambda: times() == [(one.start, one.end) for one in made[:2]])
 
 
 def test_pasting_a_line_opens_it_for_booking(desk: Desk) -> None:
@@ -149,7 +149,7 @@ def test_pasting_a_line_opens_it_for_booking(desk: Desk) -> None:
 def test_the_command_that_books_the_same_is_copied(desk: Desk) -> None:
     booking = desk.book("a0 a1", 1, 2, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.page.surface.select(booking.id)
     desk.page.acts.copy.trigger()
     assert QGuiApplication.clipboard().text().startswith("torchyard book gpu-a:0-1 --from '2031-01-08 10:00'")
@@ -158,7 +158,7 @@ def test_the_command_that_books_the_same_is_copied(desk: Desk) -> None:
 def test_screen_readers_get_the_bookings_as_a_table_and_every_field_has_a_name(desk: Desk) -> None:
     desk.book("a0 a1", 1, 2, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.page.surface.select(next(iter(desk.live().values())).id)
     desk.page.acts.agenda.trigger()
     assert desk.page.agenda.currentIndex().row() == 0, "what is selected in the calendar is selected here"
@@ -174,7 +174,7 @@ def test_screen_readers_get_the_bookings_as_a_table_and_every_field_has_a_name(d
     assert row == ["Today 10:00 – 12:00", "mine", "You", "gpu-a:0-1", "2 h", "booked"]
     desk.page.agenda.selectRow(0)
     assert desk.page.details.title.text() == "mine"
-    desk.wait(lambda: desk.page.details.history.isVisible())
+    desk.wait_until(lambda: desk.page.details.history.isVisible())
     said = desk.page.details.history.text().splitlines()
     assert said[0] == "History"
     assert said[1].endswith("made it")

@@ -21,13 +21,13 @@ def test_a_drag_over_lanes_and_hours_books_them_after_enter(desk: Desk) -> None:
     assert abs(desk.hours(booked.start) - 2) <= 0.25
     assert abs(desk.hours(booked.end) - 8) <= 0.25
     assert booked.start.minute % 15 == 0
-    desk.wait(lambda: desk.shown("by hand"))
+    desk.wait_until(lambda: desk.shown("by hand"))
 
 
 def test_a_drag_over_somebodys_booking_says_why_not_beside_the_cursor_and_books_nothing(desk: Desk) -> None:
     desk.book("a2", 3, 2, "theirs", "lee")
     desk.open()
-    desk.wait(lambda: desk.shown("theirs"))
+    desk.wait_until(lambda: desk.shown("theirs"))
     surface = desk.page.surface
     desk.drag(desk.place("a1", 2), desk.place("a3", 8), drop=False)
     assert surface.tip.isVisible()
@@ -43,7 +43,7 @@ def test_a_drag_over_somebodys_booking_says_why_not_beside_the_cursor_and_books_
 def test_escape_calls_off_a_drag(desk: Desk) -> None:
     booking = desk.book("a0", 4, 4, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     for begin in (desk.place("b0", 2), desk.place("a0", 6)):
         desk.drag(begin, begin + QPoint(40, 24), drop=False)
         assert desk.page.surface.ghost is not None
@@ -58,9 +58,9 @@ def test_escape_calls_off_a_drag(desk: Desk) -> None:
 def test_dragging_ones_own_booking_moves_all_its_gpus_together(desk: Desk) -> None:
     booking = desk.book("a0 a1", 4, 6, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     desk.drag(desk.place("a0", 7), desk.place("a2", 17))
-    desk.wait(lambda: desk.store.booking(booking.id).gpus == ("GPU-a2", "GPU-a3"))
+    desk.wait_until(lambda: desk.store.booking(booking.id).gpus == ("GPU-a2", "GPU-a3"))
     moved = desk.store.booking(booking.id)
     assert abs(desk.hours(moved.start) - 14) <= 0.25
     assert moved.duration == booking.duration
@@ -69,25 +69,25 @@ def test_dragging_ones_own_booking_moves_all_its_gpus_together(desk: Desk) -> No
 def test_both_ends_resize(desk: Desk) -> None:
     booking = desk.book("a0 a1", 12, 12, "mine")
     desk.open()
-    desk.wait(lambda: desk.shown("mine"))
+    desk.wait_until(lambda: desk.shown("mine"))
     end = desk.place("a0", 24) - QPoint(3, 0)
     desk.drag(end, desk.place("a0", 30))
-    desk.wait(lambda: desk.store.booking(booking.id).end > booking.end)
+    desk.wait_until(lambda: desk.store.booking(booking.id).end > booking.end)
     assert abs(desk.hours(desk.store.booking(booking.id).end) - 30) <= 0.5
-    desk.wait(lambda: any(block.booking.end > booking.end for block in desk.page.surface.picture.blocks))
+    desk.wait_until(lambda: any(block.booking.end > booking.end for block in desk.page.surface.picture.blocks))
     begin = desk.place("a1", 12) + QPoint(2, 0)
     QTest.mousePress(desk.page.surface.viewport(), LEFT, pos=begin)
     assert isinstance(desk.page.surface.gesture, ResizeBooking)
     QTest.mouseMove(desk.page.surface.viewport(), desk.place("a1", 6))
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("a1", 6))
-    desk.wait(lambda: desk.store.booking(booking.id).start < booking.start)
+    desk.wait_until(lambda: desk.store.booking(booking.id).start < booking.start)
 
 
 def test_a_running_booking_cannot_be_moved_and_anothers_not_at_all(desk: Desk) -> None:
     running = desk.book_long_ago("a0", -10, 24, "running")
     desk.store.set_rules(Rules())
     desk.open()
-    desk.wait(lambda: desk.shown("running"))
+    desk.wait_until(lambda: desk.shown("running"))
     desk.drag(desk.place("a0", 4), desk.place("a1", 10))
     assert "has begun" in desk.page.notice.text
     assert desk.store.booking(running.id) == running
@@ -96,14 +96,14 @@ def test_a_running_booking_cannot_be_moved_and_anothers_not_at_all(desk: Desk) -
 def test_a_click_selects_and_the_drawer_tells_and_releases(desk: Desk) -> None:
     booking = desk.book_long_ago("a0", -10, 24, "running")
     desk.open()
-    desk.wait(lambda: desk.shown("running"))
+    desk.wait_until(lambda: desk.shown("running"))
     QTest.mouseClick(desk.page.surface.viewport(), LEFT, pos=desk.place("a0", 4))
     assert desk.page.details.isVisible()
     assert desk.page.details.title.text() == "running"
     desk.page.acts.release.trigger()
     assert isinstance(desk.page.dialog, ConfirmationDialog)
     desk.page.dialog.yes.click()
-    desk.wait(lambda: not desk.store.booking(booking.id).is_live)
+    desk.wait_until(lambda: not desk.store.booking(booking.id).is_live)
     assert desk.store.booking(booking.id).until == desk.now
 
 

@@ -35,7 +35,7 @@ def choose_file(driver: Driver, path: Path | str) -> None:
     (dialog,) = (box for box in driver.page.findChildren(QFileDialog) if box.isVisible())
     name = dialog.findChild(QLineEdit, "fileNameEdit")
     assert name is not None
-    driver.until(name.hasFocus)  # the proposed name is selected
+    driver.wait_until(name.hasFocus)  # the proposed name is selected
     QTest.keyClicks(name, str(path))
     assert name.text() == str(path)
     QTest.keyClick(name, Qt.Key.Key_Return)
@@ -63,7 +63,7 @@ def change(driver: Driver) -> None:
 def test_a_file_is_opened_by_the_dialog(empty: Driver, digits_file: Path) -> None:
     empty.keys(Qt.Key.Key_O, CONTROL)
     choose_file(empty, digits_file)
-    empty.until(lambda: empty.page.document.path == digits_file)
+    empty.wait_until(lambda: empty.page.document.path == digits_file)
     assert empty.counts() == {"chief": 1, "workers": 4}
     assert empty.recent.recent_files == [digits_file]
     assert empty.page.bar.file.text() == "digits.yaml"
@@ -74,7 +74,7 @@ def test_an_untitled_topology_is_saved_under_a_name(empty: Driver, tmp_path: Pat
     assert empty.page.bar.unsaved.text() == "• unsaved"
     empty.keys(Qt.Key.Key_S, CONTROL)
     choose_file(empty, tmp_path / "drawn.yaml")
-    empty.until(lambda: (tmp_path / "drawn.yaml").exists())
+    empty.wait_until(lambda: (tmp_path / "drawn.yaml").exists())
     assert empty.page.bar.unsaved.text() == ""
     assert empty.page.bar.file.text() == "drawn.yaml"
     # Unnamed runs are called so too; a given name stays.
@@ -92,7 +92,7 @@ def test_save_as_takes_the_name_that_is_typed_and_asks_nothing(
     digits.keys(Qt.Key.Key_S, CONTROL | SHIFT)
     choose_file(digits, typed)
     saved = tmp_path / (typed if typed.endswith(".yaml") else f"{typed}.yaml")
-    digits.until(lambda: digits.page.document.path == saved)
+    digits.wait_until(lambda: digits.page.document.path == saved)
     assert digits.page.findChildren(ConfirmationDialog) == []
     assert digits_file.read_text() == DIGITS
     assert read_topology(saved).topology == digits.value
@@ -107,7 +107,7 @@ def test_save_as_over_another_file_asks_first_and_may_be_another_name(digits: Dr
     QTest.keyClick(question(digits, "replace"), Qt.Key.Key_Escape)
     assert other.read_text() == "mine"
     choose_file(digits, "third.yaml")
-    digits.until(lambda: digits.page.document.name == "third.yaml")
+    digits.wait_until(lambda: digits.page.document.name == "third.yaml")
     assert other.read_text() == "mine"
 
 
@@ -126,7 +126,7 @@ def test_save_as_goes_on_in_the_new_file(digits: Driver, digits_file: Path, tmp_
     change(digits)
     digits.keys(Qt.Key.Key_S, CONTROL | SHIFT)
     choose_file(digits, tmp_path / "second.yaml")
-    digits.until(lambda: digits.page.document.name == "second.yaml")
+    digits.wait_until(lambda: digits.page.document.name == "second.yaml")
     assert digits_file.read_text() == DIGITS
     assert digits.page.editor.stack.canUndo()
 
@@ -192,7 +192,7 @@ def test_closing_an_untitled_topology_asks_for_its_name(empty: Driver, tmp_path:
     answer(empty, "Save")
     assert empty.window.isVisible()
     choose_file(empty, tmp_path / "kept.yaml")
-    empty.until(lambda: not empty.window.isVisible())
+    empty.wait_until(lambda: not empty.window.isVisible())
     assert (tmp_path / "kept.yaml").exists()
 
 
@@ -208,7 +208,7 @@ def test_a_file_that_is_not_there(digits: Driver, tmp_path: Path) -> None:
 def test_a_file_that_somebody_else_changed_is_noticed(digits: Driver, digits_file: Path) -> None:
     change(digits)
     replace_file(digits_file, DIGITS.replace("replicas: 4", "replicas: 2"))
-    digits.until(lambda: "was changed by somebody else" in digits.notice())
+    digits.wait_until(lambda: "was changed by somebody else" in digits.notice())
     assert "Your own changes are not saved." in digits.notice()
     press(digits, "Read theirs")
     assert digits.counts() == {"chief": 1, "workers": 2}
@@ -218,7 +218,7 @@ def test_a_file_that_somebody_else_changed_is_noticed(digits: Driver, digits_fil
 def test_one_s_own_is_kept_where_that_is_wished(digits: Driver, digits_file: Path) -> None:
     change(digits)
     replace_file(digits_file, DIGITS + "# theirs\n")
-    digits.until(lambda: digits.notice() != "")
+    digits.wait_until(lambda: digits.notice() != "")
     press(digits, "Keep mine")
     digits.on_canvas()
     digits.keys(Qt.Key.Key_S, CONTROL)
@@ -236,10 +236,10 @@ def test_saving_over_somebody_else_s_changes_is_refused_even_unnoticed(digits: D
 
 def test_a_file_that_vanished_can_be_saved_again(digits: Driver, digits_file: Path) -> None:
     digits_file.unlink()
-    digits.until(lambda: "is no longer there" in digits.notice())
+    digits.wait_until(lambda: "is no longer there" in digits.notice())
     press(digits, "Save")
     assert digits_file.read_text() == DIGITS
-    digits.until(lambda: digits.notice() == "")
+    digits.wait_until(lambda: digits.notice() == "")
 
 
 def test_a_read_only_file_says_so_and_offers_another_name(
@@ -254,7 +254,7 @@ def test_a_read_only_file_says_so_and_offers_another_name(
     assert f"{digits_file} is read-only." in driver.notice()
     press(driver, "Save as …")
     choose_file(driver, tmp_path / "mine.yaml")
-    driver.until(lambda: driver.page.document.name == "mine.yaml")
+    driver.wait_until(lambda: driver.page.document.name == "mine.yaml")
     assert driver.notice() == ""
     assert digits_file.read_text() == DIGITS
 
@@ -271,7 +271,7 @@ def test_a_file_that_holds_no_topology_shows_its_problems_and_is_read_again_when
     empty.choose(empty.page.palette_.roles, "worker")
     assert empty.counts() == {}
     replace_file(digits_file, DIGITS)
-    empty.until(lambda: empty.counts() == {"chief": 1, "workers": 4})
+    empty.wait_until(lambda: empty.counts() == {"chief": 1, "workers": 4})
     empty.choose(empty.page.palette_.roles, "worker")
     assert empty.counts() == {"chief": 1, "workers": 5}
 
@@ -339,7 +339,7 @@ def test_work_is_kept_a_little_after_a_change_and_gone_once_saved(
     driver = make_driver(recovery=tmp_path / "recovery")
     driver.page.open(digits_file)
     change(driver)
-    driver.until(lambda: any((tmp_path / "recovery").glob("*.json")))
+    driver.wait_until(lambda: any((tmp_path / "recovery").glob("*.json")))
     # Another window does not take it, because this process is alive.
     assert make_driver(recovery=tmp_path / "recovery").notice() == ""
     driver.page.save()

@@ -45,7 +45,7 @@ def rows(driver: Driver) -> list[tuple[str, str, str]]:
 def back_on_the_page(driver: Driver) -> None:
     """Restores the focus after a dialog, as desktops do."""
     driver.window.activateWindow()
-    driver.until(driver.window.isActiveWindow)
+    driver.wait_until(driver.window.isActiveWindow)
     driver.on_canvas()
 
 
@@ -125,7 +125,7 @@ def test_a_document_of_another_format_is_told_and_nothing_changes(digits: Driver
     kinds.setCurrentIndex(kinds.findText("CloudML", Qt.MatchFlag.MatchStartsWith))
     kinds.activated.emit(kinds.currentIndex())
     choose_file(digits, path)
-    digits.until(lambda: digits.notice() != "")
+    digits.wait_until(lambda: digits.notice() != "")
     assert digits.notice() == "job.yaml:1: this looks like a Vertex job, not CloudML."
     assert digits.counts() == {"chief": 1, "workers": 4}
     press(digits, "Import it as Vertex AI workerPoolSpecs")
@@ -230,7 +230,7 @@ def test_what_is_shown_is_written_and_its_remarks_stand_in_the_dock(digits: Driv
     assert QGuiApplication.clipboard().text() == expected.text
     QTest.mouseClick(dialog.save, LEFT)
     choose_file(digits, folder / "job.yaml")
-    digits.until(lambda: (folder / "job.yaml").exists())
+    digits.wait_until(lambda: (folder / "job.yaml").exists())
     assert (folder / "job.yaml").read_text(encoding="utf-8") == expected.text
     assert [file.name for file in folder.iterdir()] == ["job.yaml"]
     assert not dialog.isVisible()

@@ -1,0 +1,53 @@
+"""Buttons with a look, a tool tip and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from PySide6.QtCore import Qt, SignalInstance
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QPushButton, QToolButton
+
+from torchyard_gui.theme.icons import icon
+
+Pressed = Callable[..., object] | SignalInstance | None
+Look = Literal["", "primary", "quiet", "danger"]
+
+
+def push_button(text: str, pressed: Pressed = None, look: Look = "", tip: str = "") -> QPushButton:
+    """Returns a button with a text; `pressed` is called, or emitted, on a click."""
+    button = QPushButton(text)
+    if look:
+        button.setProperty(look, True)
+    button.setToolTip(tip)
+    if pressed is not None:
+        button.clicked.connect(pressed)
+    return button
+
+
+def tool_button(icon_name: str, tip: str, pressed: Pressed = None, *, by_tab: bool = False) -> QToolButton:
+    """Returns a button with an icon, named by its tool tip without the shortcut.
+
+    Args:
+        by_tab: Tab reaches it, and a click does not take the focus.
+    """
+    button = QToolButton()
+    if icon_name:
+        button.setIcon(icon(icon_name))
+    button.setToolTip(tip)
+    button.setAccessibleName(tip.partition(" (")[0])
+    if by_tab:
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+    if pressed is not None:
+        button.clicked.connect(pressed)
+    return button
+
+
+def action_button(action: QAction, text: str = "") -> QPushButton:
+    """Returns a button that triggers an action and is enabled with it; its text is by default the action's."""
+    button = push_button(text or action.text(), action.trigger, "danger" if action.property("danger") else "")
+    button.setToolTip(action.toolTip())
+    button.setEnabled(action.isEnabled())
+    action.enabledChanged.connect(button.setEnabled)
+    return button

@@ -1,0 +1,75 @@
+"""Actions of pages with text, icon, shortcut, menu and tool tip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, Qt
+from PySide6.QtGui import QAction, QKeySequence
+
+from torchyard_gui.theme.icons import icon
+
+MENU = "menu"
+"""Property of an action: its menu, one of "file", "edit", "view", "run" and "help"."""
+SUBMENU = "submenu"
+"""Property of an action: the title of its submenu, if any."""
+Keys = str | QKeySequence.StandardKey | None
+
+
+def tip_with_shortcut(action: QAction, tip: str) -> str:
+    """Returns a tool tip that ends with the shortcut of the action, if it has one."""
+    shortcut = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+    return f"{tip} ({shortcut})" if shortcut else tip
+
+
+def action(
+    owner: QObject,
+    menu: str,
+    text: str,
+    do: Callable[[], object],
+    keys: Keys = None,
+    icon_name: str = "",
+    tip: str = "",
+) -> QAction:
+    """Creates an action of `owner` in a menu."""
+    made = QAction(text, owner)
+    describe(made, menu, keys, icon_name, tip)
+    made.triggered.connect(lambda: do())
+    return made
+
+
+def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "", tip: str = "") -> None:
+    """Sets menu, shortcut, icon and tool tip of an action; the default tool tip is its text."""
+    action.setProperty(MENU, menu)
+    if icon_name:
+        action.setIcon(icon(icon_name))
+    if keys:
+        action.setShortcut(QKeySequence(keys))
+    action.setToolTip(tip_with_shortcut(action, tip or action.text().replace("&", "")))
+
+
+class PageActions(QObject):
+    """Creates the actions of a page. The page connects and enables them."""
+
+    def __init__(self, parent: QObject):
+        super().__init__(parent)
+        self._all: list[QAction] = []
+
+    def all(self) -> list[QAction]:
+        """Returns the actions in menu order."""
+        return list(self._all)
+
+    def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:
+        for action, call in calls.items():
+            action.triggered.connect(lambda checked=False, call=call: call())
+
+    def _make(self, menu: str, text: str, icon_name: str, shortcut: str, tip: str, short: str = "") -> QAction:
+        """Creates an action; `short` is its text on a button."""
+        action = QAction(text, self)
+        describe(action, menu, shortcut, icon_name, tip)
+        action.setIconText(short or text)
+        if shortcut:
+            # Restricted to the page: Delete, Escape and letters have other meanings elsewhere.
+            action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        self._all.append(action)
+        return action
