@@ -90,9 +90,9 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     shown = desktop.torchyard("hosts", "audit", "gpu-b", "gpu-a", "--last", "3", env=LEE)
     assert shown.returncode == 0, shown
     assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
-        ["gpu-a", "agent sent away", "kim@laptop", "-"],
-        ["gpu-b", "agent put there", f"lee@{HERE}", __version__],
-        ["gpu-a", "agent started again", f"lee@{HERE}", __version__],  # it had to start to answer
+        ["gpu-a", "agent retired", "kim@laptop", "-"],
+        ["gpu-b", "agent installed", f"lee@{HERE}", __version__],
+        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # it had to start to answer
     ]
     lab3["gpu-a"].stop_sshd()
     silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")

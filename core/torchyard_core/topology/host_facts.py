@@ -31,7 +31,7 @@ class HostFacts:
     memory_gb: float | None = None
     gpus: tuple[Gpu, ...] = ()
     checked: bool = False
-    """False for a host that was never checked: it counts as able to run anything."""
+    """False for a host that was never checked: it is assumed to fit anything."""
     busy_gpus: frozenset[str] = frozenset()
     """UUIDs of GPUs in use, which are not free."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Texts for an agent's audit records, such as `agent 0.1.0 put there`, `by kim@laptop`."""
+"""Texts for an agent's audit records, such as `Agent 0.1.0 installed`, `by kim@laptop`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def action_text(act: Act) -> str:
     """Returns what was done; for actions unknown to this version, the agent's own name."""
     what = str(act.get("what", ""))
     texts = {
-        "deploy": translate("Fleet", "agent {version} put there"),
-        "upgrade": translate("Fleet", "agent replaced"),
-        "start": translate("Fleet", "agent {version} started again"),
-        "retire": translate("Fleet", "agent sent away"),
-        "undeploy": translate("Fleet", "undeploy refused"),
-        "remove": translate("Fleet", "run removed"),
-        "take_back": translate("Fleet", "launch taken back"),
+        "deploy": translate("Fleet", "Agent {version} installed"),
+        "upgrade": translate("Fleet", "Agent replaced"),
+        "start": translate("Fleet", "Agent {version} restarted"),
+        "retire": translate("Fleet", "Agent retired"),
+        "undeploy": translate("Fleet", "Undeploy refused"),
+        "remove": translate("Fleet", "Run removed"),
+        "take_back": translate("Fleet", "Launch undone"),
         "enforcement": _enforced(act),
-        "housekeeping": translate("Fleet", "tidied up by itself"),
+        "housekeeping": translate("Fleet", "Garbage collected"),
     }
     values = {key: str(act.get(key) or "?") for key in ("version", "user")}
     return texts[what].format(**values) if what in texts else what
@@ -53,11 +53,11 @@ def _of_what(act: Act) -> str:
 
 def _enforced(act: Act) -> str:
     did = {
-        "observed": translate("Fleet", "use of {user} noted"),
-        "reported": translate("Fleet", "violation by {user} reported"),
+        "observed": translate("Fleet", "Use by {user} noted"),
+        "reported": translate("Fleet", "Violation by {user} reported"),
         "warned": translate("Fleet", "{user} warned"),
-        "terminated": translate("Fleet", "process of {user} ended"),
-        "killed": translate("Fleet", "process of {user} killed"),
+        "terminated": translate("Fleet", "Process of {user} ended"),
+        "killed": translate("Fleet", "Process of {user} killed"),
     }.get(str(act.get("act")), "?")
     return translate("Fleet", "dry run: {what}").format(what=did) if act.get("dry_run") else did
 

@@ -170,7 +170,7 @@ class HostDetails(QFrame):
         host = status.host
         wanted = [
             (self.tr("Key file"), host.identity_file),
-            (self.tr("Through"), host.proxy_jump),
+            (self.tr("Jump host"), host.proxy_jump),
             (self.tr("Transport"), "openssh" if host.transport is Transport.OPENSSH else None),
             (self.tr("Data address"), host.data_address),
             (self.tr("Interface"), host.interface),

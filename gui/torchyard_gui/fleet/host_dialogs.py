@@ -169,7 +169,7 @@ class AddHostDialog(QDialog):
             "port": (self.tr("SSH port"), ""),
             "user": (self.tr("User"), ""),
             "identity_file": (self.tr("Private key"), ""),
-            "proxy_jump": (self.tr("Through"), self.tr("Hosts to go through, as user@bastion, comma-separated")),
+            "proxy_jump": (self.tr("Jump host"), self.tr("Hosts to go through, as user@bastion, comma-separated")),
             "transport": (self.tr("Transport"), ""),
             "python": (self.tr("Python"), self.tr("The interpreter for programs: the one that has torch")),
             "agent_python": (self.tr("Agent's Python"), ""),

@@ -22,7 +22,7 @@ class StopDialog(QDialog):
         if is_stopping:
             sentence = self.tr("It is being stopped already, and has its time to end well.")
         self.force = QCheckBox(
-            self.tr("Kill it at once, without its {seconds} s to end well").format(seconds=f"{grace_s:.0f}")
+            self.tr("Kill now (skip the {seconds} s grace period)").format(seconds=f"{grace_s:.0f}")
         )
         self.force.setChecked(is_stopping)
         buttons = QDialogButtonBox()

@@ -173,8 +173,8 @@ def test_what_was_done_lately_is_told_newest_first_with_who_asked_for_it() -> No
     assert audit_rows(acts) == [
         ("?", "unheard of"),
         (short_time(NOW), "dry run: lee warned"),
-        (short_time(NOW), "tidied up by itself"),
-        (short_time(NOW), "agent replaced"),
+        (short_time(NOW), "Garbage collected"),
+        (short_time(NOW), "Agent replaced"),
         ("", "1.1 after 1.0"),
         ("", "by kim@laptop"),
     ]

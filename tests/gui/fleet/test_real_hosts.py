@@ -51,7 +51,7 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
     def told() -> list[str]:
         return [found.text() for found in page.details.findChildren(QLabel) if found.isVisible()]
 
-    done = [f"agent {__version__} put there", f"by {desktop_identity()}"]
+    done = [f"Agent {__version__} installed", f"by {desktop_identity()}"]
     qtbot.waitUntil(lambda: set(done) <= set(told()), timeout=WITHIN_MS)
     page.list.choose("gpu-a")  # never checked
     assert not set(done) & set(told())

@@ -12,14 +12,14 @@ from torchyard_core.fleet.host_check import origin_text
 HEADINGS = ("TIME", "HOST", "WHAT", "BY", "DETAILS")
 
 _ACTS = {
-    "deploy": "agent put there",
+    "deploy": "agent installed",
     "upgrade": "agent replaced",
-    "start": "agent started again",
-    "retire": "agent sent away",
+    "start": "agent restarted",
+    "retire": "agent retired",
     "undeploy": "undeploy refused",  # one that is not refused takes the audit with it
     "remove": "run removed",
-    "take_back": "launch taken back",
-    "housekeeping": "tidied up",
+    "take_back": "launch undone",
+    "housekeeping": "garbage collected",
 }
 _ENFORCED = {
     "observed": "use noted",
@@ -46,7 +46,7 @@ def row(host: str, act: Act) -> list[str]:
 
 
 def describe(act: Act) -> str:
-    """The act: `agent put there`; the agent's own word for an act that this version does not know."""
+    """The act: `agent installed`; the agent's own word for an act that this version does not know."""
     what = str(act.get("what", ""))
     if what != "enforcement":
         return _ACTS.get(what, what)

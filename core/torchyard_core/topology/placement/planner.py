@@ -14,7 +14,7 @@ most trainers, then the most replicas, is returned.
   of that type come first.
 - Servers and reducers go to hosts without GPUs as long as one has capacity.
 - This computer beside remote hosts takes only replicas that a pin or `hosts` of their pool puts there.
-- A host that was never checked counts as able; packing takes it after the checked ones.
+- A host that was never checked is assumed to fit; packing takes it after the checked ones.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class _PlacementAttempt:
         for capacity in self._capacities:
             if capacity.host.name in used and not capacity.host.checked:
                 name = capacity.host.name
-                message = f"what {name} has is not known yet, and it counts as able"
+                message = f"{name} has not been checked; assuming it fits"
                 step = CheckHosts((name,))
                 self._problems.append(
                     Problem("warning", "unchecked-host", message, path=f"hosts.{name}", next_step=step)

@@ -63,7 +63,7 @@ SPEC = StrategySpec(
         ),
         StrategySetting(
             "max_staleness",
-            "Most stale",
+            "Maximum staleness",
             "A push from parameters that are more versions old than this is dropped and counted.",
         ),
         StrategySetting(

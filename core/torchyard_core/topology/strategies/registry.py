@@ -12,7 +12,7 @@ SHARED_SETTINGS = (
     StrategySetting(
         "worker_groups",
         "Worker groups",
-        "So many blocks of workers train as one each. The chief is in the first.",
+        "Number of worker groups; each trains as one. The chief is in the first.",
         if_unset="each worker alone",
     ),
     StrategySetting(

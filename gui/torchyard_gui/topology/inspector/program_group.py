@@ -65,7 +65,7 @@ class ProgramGroup(QWidget):
         workdir = TextField(tr("nothing is sent"))
         add("workdir", tr("Working folder"), workdir, tr("Sent to every host; relative to this file."))
         tip = tr("Patterns of what is not sent, beside .gitignore's; one a line.")
-        add("exclude", tr("Not sent"), LinesField(tr("none")), tip)
+        add("exclude", tr("Exclude"), LinesField(tr("none")), tip)
         setup = LinesField(tr("none"))
         add("setup", tr("Setup"), setup, tr("Shell lines that run before each process."))
         add("python", tr("Python"), TextField(tr("the host's")), tr("The programs' interpreter."))
@@ -74,7 +74,7 @@ class ProgramGroup(QWidget):
         add, tr = self.failures.add, self.tr
         tip = tr("A folder that all hosts share, for checkpoints. Empty: each host keeps its own.")
         add("checkpoint_dir", tr("Checkpoints in"), TextField(tr("no shared folder")), tip)
-        add("checkpoint_every_s", tr("Every, s"), AmountField(600.0), tr("Seconds between two checkpoints."))
+        add("checkpoint_every_s", tr("Checkpoint every (s)"), AmountField(600.0), tr("Seconds between two checkpoints."))
         tip = tr("How often replicas that fail together may be started again, from their last checkpoint.")
         add("max_restarts", tr("Restarts"), WholeField(2), tip)
         spares = ChoiceField([(True, tr("one a rank")), (False, tr("none"))])
