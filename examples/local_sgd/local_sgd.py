@@ -26,7 +26,7 @@ class LocalSgd(AllReduce):
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         """Returns both unchanged; all start from the parameters of the chief, which is rank 0."""
-        self._watch(model, optimizer)  # strategy.on_nan
+        self.watch_gradients(model, optimizer)  # strategy.on_nan
         self._parameters = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), src=0)

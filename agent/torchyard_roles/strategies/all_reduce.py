@@ -77,9 +77,13 @@ class AllReduce(Strategy):
             model.register_forward_hook(ModuleHook(self._arm)),
             optimizer.register_step_pre_hook(self._about_to_step),
         ]
+        self.watch_gradients(model, optimizer)
+        return model, optimizer
+
+    def watch_gradients(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Apply strategy.on_nan to the steps of the optimizer. Subclasses with an exchange of their own call it too."""
         self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
         self._handles.append(optimizer.register_step_post_hook(self._has_stepped))
-        return model, optimizer
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         return GradientAverager(

@@ -76,7 +76,7 @@ def test_every_variable_equals_torchruns(lab: LabFactory, make_desktop, tmp_path
           - {name: chief, role: chief, replicas: 1, gpus: 2, hosts: [gpu-a]}
           - {name: small, role: worker, replicas: 1, gpus: 1, hosts: [gpu-b]}
           - {name: large, role: worker, replicas: 1, gpus: 3, hosts: [gpu-c]}
-        program: {script: print.py}
+        program: {script: print.py, setup: [":"]}  # only with setup may torch lack CUDA
         """,
         print_py=PRINT_ENVIRONMENT,
     )
