@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -57,8 +58,17 @@ def output_of(process: subprocess.Popen[str]) -> str:
 
 
 def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
-    """The outputs of processes that wait for each other. Fails as soon as one of them fails."""
-    wait_for(lambda: all(process.poll() is not None for process in processes), "the end of all processes", *processes)
+    """The outputs of processes that wait for each other.
+
+    Fails as soon as one of them fails, with the outputs of all that end soon after: the first may be a victim.
+    """
+    wait_until(
+        lambda: all(process.poll() == 0 for process in processes) or any(process.poll() for process in processes)
+    )
+    if any(process.poll() for process in processes):
+        time.sleep(1.0)  # the others notice the loss; none is waited for, as some never do
+        ended = [process for process in processes if process.poll() is not None]
+        raise AssertionError("\n----\n".join(f"exit {each.returncode}\n{each.communicate()[0]}" for each in ended))
     return [output_of(process) for process in processes]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.roles.join_stores import Served, serve_in_a_process
-from tests.roles.processes import Start, output_of
+from tests.roles.processes import Start, outputs_of
 from tests.roles.strategies.hogwild.test_strategy import Groups
 from tests.roles.strategies.parameter_server.test_server_process import Cluster
 from tests.roles.strategies.reduction_server.reduction_runs import Runs, runs
@@ -52,11 +52,10 @@ def test_parameter_servers(start: Start, tmp_path: Path, strategy: str, dtype: s
     cluster = Cluster(tmp_path, strategy, workers=2, servers=1, groups=groups)
     server = start(PROGRAM, dtype, environment=cluster.server(0))
     workers = [start(PROGRAM, dtype, environment=cluster.worker(rank)) for rank in range(2)]
-    check_learns([output_of(worker) for worker in workers])
-    output_of(server)
+    check_learns(outputs_of(*workers, server)[:-1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hogwild(start: Start, store: Served, dtype: str) -> None:
     workers = Groups(start, store, 2, 1).start_all(PROGRAM, dtype)
-    check_learns([output_of(worker) for worker in workers])
+    check_learns(outputs_of(*workers))
