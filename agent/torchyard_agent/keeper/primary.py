@@ -276,9 +276,7 @@ class Primary:
         # Replicas of a worker group without members still count: the number of shards of a shared model is fixed.
         dropped = {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
         by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, dropped)
-        orders: dict[str, FromPrimary] = {
-            host: messages.StartGeneration(replicas) for host, replicas in by_host.items()
-        }
+        orders: dict[str, FromPrimary] = {host: messages.StartGeneration(part) for host, part in by_host.items()}
         chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
         if chief in instruction.replicas:
             self._restore.start_when_restored(orders)

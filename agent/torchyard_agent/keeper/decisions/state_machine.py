@@ -201,9 +201,7 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
     elif event.force:  # the run is ending already: the grace is cut short
         step.end(step.run.replicas, 0.0)
         if step.run.sweeping:
-            step.out += [
-                instructions.Sweep(host.name, 0.0) for host in step.run.hosts if not host.swept and not host.lost
-            ]
+            step.out += [instructions.Sweep(one.name, 0.0) for one in step.run.hosts if not one.swept and not one.lost]
 
 
 def _on_timer(step: Step, event: events.TimerFired) -> None:
