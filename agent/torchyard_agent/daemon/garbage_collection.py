@@ -172,7 +172,6 @@ def ended_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: floa
 
 
 def has_end(folder: str) -> bool:
-    """Whether the run's journal has an end."""
     try:
         with open(os.path.join(folder, "journal.jsonl"), "rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -22,7 +22,9 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
 
     Without a pattern: all of `outputs/` and `logs/`, and the files of `work/` that the run has created or changed.
     """
-    sent = _sent_files(run_dir, agent_dir)
+    root = read_record(run_dir).get("snapshot")
+    manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
+    sent: dict[str, dict[str, Any]] = {entry["path"]: entry for entry in manifest or []}
     found = []
     checkpoints = os.path.join(run_dir, "outputs", "checkpoints")
     for folder in ("outputs", "logs", "work"):
@@ -61,12 +63,6 @@ def read_piece(path: str, offset: int) -> dict[str, Any]:
         data = file.read(PIECE)
         size = os.fstat(file.fileno()).st_size
     return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "size": size}
-
-
-def _sent_files(run_dir: str, agent_dir: str) -> dict[str, dict[str, Any]]:
-    root = read_record(run_dir).get("snapshot")
-    manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
-    return {entry["path"]: entry for entry in manifest or []}
 
 
 def _is_as_sent(path: str, below: str, sent: dict[str, dict[str, Any]]) -> bool:

@@ -287,7 +287,6 @@ class Runs:
         return False
 
     def _has_ended(self, run_id: str) -> bool:
-        """Whether the run's journal has its end."""
         return bool(journal_replay.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"])
 
     def planned_gpus(self, run_id: str) -> set[str]:

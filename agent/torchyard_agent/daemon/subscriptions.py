@@ -88,7 +88,9 @@ class Telemetry:
                 continue  # the keeper is busy or ending; the next sample includes it again
             pids.update({f"{run_id}/{replica}": found for replica, found in metrics["pids"].items()})
             reports.update({f"{run_id}/{replica}": found for replica, found in metrics["metrics"].items()})
-        self._close_when_idle()
+        if self._closing is not None:
+            self._closing.cancel()
+        self._closing = asyncio.get_running_loop().call_later(NVML_IDLE_S, self._sampler.close_nvml)
         sample = {**self._sampler.sample(pids), "reports": reports}
         self._last = asyncio.get_running_loop().time(), sample
         return sample
@@ -98,11 +100,6 @@ class Telemetry:
         if self._last is not None and asyncio.get_running_loop().time() - self._last[0] <= within_s:
             return self._last[1]
         return await self.sample()
-
-    def _close_when_idle(self) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
-        self._closing = asyncio.get_running_loop().call_later(NVML_IDLE_S, self._sampler.close_nvml)
 
     async def _run(self) -> None:
         while self._watchers:

@@ -104,9 +104,7 @@ def proceed(
     cases: dict[Key, Case] = {}
     notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
     if policy.level != STOP:  # announced ends are cancelled
-        notices = {
-            notice_key: notice._replace(stop_at=None, terminated_at=None) for notice_key, notice in notices.items()
-        }
+        notices = {key: notice._replace(stop_at=None, terminated_at=None) for key, notice in notices.items()}
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:
             continue
@@ -125,10 +123,8 @@ def proceed(
         if is_fresh and policy.level != OBSERVE and _may_act_on(finding, reach):
             case = _escalate(case, notice_keys, notices, policy, now, acts)
         cases[key] = case
-    oldest = sorted(notices, key=lambda notice_key: notices[notice_key].seen)[: max(0, len(notices) - MAX_NOTICES)]
-    return State(
-        cases, {notice_key: notice for notice_key, notice in notices.items() if notice_key not in oldest}
-    ), acts
+    oldest = sorted(notices, key=lambda key: notices[key].seen)[: max(0, len(notices) - MAX_NOTICES)]
+    return State(cases, {key: notice for key, notice in notices.items() if key not in oldest}), acts
 
 
 def _escalate(
@@ -155,7 +151,9 @@ def _escalate(
             acts.append(Act(WARN, case, stop_at))
         return case._replace(warned=True, stop_at=stop_at, terminated=False, killed=False)
     asked = [at for at in (notices[notice_key].terminated_at for notice_key in notice_keys) if at is not None]
-    is_late = bool(asked) and now >= min(asked) + _delay(case)
+    use = case.finding.use
+    kill_after_s = RUN_KILL_AFTER_S if use.run_id or use.keeper else KILL_AFTER_S
+    is_late = bool(asked) and now >= min(asked) + kill_after_s
     if not case.terminated and not is_late:
         for notice_key in notice_keys:
             if notices[notice_key].terminated_at is None:
@@ -182,12 +180,6 @@ def _is_over(notice: Notice, now: float) -> bool:
 
 def _is_few(notice_keys: list[NoticeKey], notices: Mapping[NoticeKey, Notice]) -> bool:
     return any(notices[notice_key].processes <= MAX_NOTED for notice_key in notice_keys)
-
-
-def _delay(case: Case) -> float:
-    """Seconds from SIGTERM to SIGKILL."""
-    use = case.finding.use
-    return RUN_KILL_AFTER_S if use.run_id or use.keeper else KILL_AFTER_S
 
 
 def _may_act_on(finding: Finding, reach: int | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from torchyard_agent.keeper.link.messages import Assignment
-from torchyard_agent.protocol.messages import Member, ReplicaAssignment, Start
+from torchyard_agent.protocol.messages import ReplicaAssignment, Start
 from torchyard_agent.protocol.rank_environment import RankEnvironment
 
 
@@ -15,7 +15,8 @@ class Assignments:
     def __init__(self, start: Start, *, replicates: bool):
         self._start = start
         self._replicates = replicates
-        self.meeting_point = _endpoint(start["members"][0])
+        address, port = start["members"][0]["address"], start["members"][0]["gang_port"]
+        self.meeting_point = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         """Where ranks and members reach the primary's keeper, `address:port`."""
         self._environment = RankEnvironment(start["cluster"], start["replicas"], self.meeting_point)
 
@@ -45,8 +46,3 @@ class Assignments:
             if replica["name"] in names:
                 by_host.setdefault(replica["host"], []).append(environment.share(replica, generation))
         return by_host
-
-
-def _endpoint(member: Member) -> str:
-    address = member["address"]
-    return f"[{address}]:{member['gang_port']}" if ":" in address else f"{address}:{member['gang_port']}"

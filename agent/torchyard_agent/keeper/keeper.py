@@ -215,7 +215,6 @@ class Keeper:
         )
 
     async def renew(self, connection: Connection, params: Params) -> Any:
-        """Renews the launch's lease."""
         self._renew_lease()
         return {}
 
@@ -383,7 +382,9 @@ class Keeper:
                 for pid in left:
                     process_control.send(pid, signal.SIGKILL)
                 await asyncio.sleep(0.05)
-                _reap_all()
+                with contextlib.suppress(ChildProcessError):
+                    while os.waitpid(-1, os.WNOHANG)[0]:
+                        pass
         if self._status is not None and self._status.ended is None:
             for replica in list(self._status.replicas.values()):
                 if not ReplicaState(replica["state"]).is_terminal:
@@ -418,12 +419,6 @@ def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssig
     argv = [word.replace(placeholder, folder) for word in rank["argv"]]
     env = {name: value.replace(placeholder, folder) for name, value in rank["env"].items()}
     return RankAssignment(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)
-
-
-def _reap_all() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

@@ -26,7 +26,6 @@ from torchyard_agent.keeper.link.gang_link import CallerHandler, Listener, Messa
 from torchyard_agent.keeper.link.join_store import JoinStore, Refused, StoreServer
 from torchyard_agent.keeper.link.member_connections import MemberConnections
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
-from torchyard_agent.keeper.link.state_broadcast import StateBroadcast
 from torchyard_agent.keeper.processes.rank_supervisor import RankSupervisor
 from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
@@ -34,8 +33,8 @@ from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
 from torchyard_agent.protocol.messages import Start
 from torchyard_agent.protocol.rank_environment import has_store
-from torchyard_agent.protocol.run_states import RunState
-from torchyard_agent.protocol.timestamps import rfc3339
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
+from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
 
 DISMISS_S = 3.0
 """The members' time to acknowledge the run's end."""
@@ -70,7 +69,6 @@ class Primary:
         self._loop = asyncio.get_running_loop()
         self._host = start["members"][0]["host"]
         self._members = MemberConnections(self._on_message)
-        self._broadcast = StateBroadcast(status, self._members)
         callers: dict[bytes, CallerHandler] = {}
         if len(start["members"]) > 1:
             callers[secret] = self._on_member
@@ -210,7 +208,7 @@ class Primary:
         assert self._run is not None
         if self._run.scheduled and self._run.outcome is None:
             self._run = self._run._replace(scheduled=_starts_at(at))
-            self._broadcast.run_state(instructions.RecordRunState(self._status.state, _starts_at(at)))
+            self.record_run_state(instructions.RecordRunState(self._status.state, _starts_at(at)))
 
     def _warn_of_end(self, deadline: Deadline) -> None:
         own = self._schedule.own
@@ -242,6 +240,33 @@ class Primary:
         for instruction in following:
             _EXECUTE[type(instruction)](self, instruction)
 
+    def record_run_state(self, change: instructions.RecordRunState) -> None:
+        """Journals a state here and on the members, which keep journals of their own."""
+        waiting_for = None
+        if change.waits is not None:
+            until = with_milliseconds(time.time() + change.waits.seconds)
+            waiting_for = {"hosts": list(change.waits.hosts), "until": until, "cause": change.waits.cause}
+        self._status.run_state(change.state, change.reason, waiting_for)
+        self._members.send_all(messages.RunStateChanged(change.state, change.reason, waiting_for))
+
+    def record_replica_state(self, change: instructions.RecordReplicaState) -> None:
+        self._status.replica_state(*change)
+        self._members.send(change.host, change)
+
+    def record_gang_restart(self, change: instructions.RecordGangRestart) -> None:
+        log.warning("gang %s restarts as generation %d: %s", change.gang, change.generation, change.cause)
+        self._status.gang_restart(*change)
+        self._members.send_all(change)
+
+    def _catch_up(self, host: str) -> None:
+        """Sends a member that has just joined the states of the run and of the member's replicas."""
+        self._members.send(host, messages.RunStateChanged(self._status.state, self._status.reason))
+        for one in self._status.replicas.values():
+            if one["host"] == host:
+                state, code, reason = ReplicaState(one["state"]), one["exit_code"], one["reason"]
+                change = instructions.RecordReplicaState(one["name"], host, state, code, reason, one["restarts"])
+                self._members.send(host, change)
+
     def start_ranks(self, instruction: instructions.StartRanks) -> None:
         self._restore.start_when_restored({member["host"]: instruction for member in self._start["members"]})
 
@@ -251,9 +276,7 @@ class Primary:
         # Replicas of a worker group without members still count: the number of shards of a shared model is fixed.
         dropped = {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
         by_host = self._assignments.of_gang(instruction.replicas, instruction.generation, dropped)
-        orders: dict[str, FromPrimary] = {
-            host: messages.StartGeneration(replicas) for host, replicas in by_host.items()
-        }
+        orders: dict[str, FromPrimary] = {host: messages.StartGeneration(part) for host, part in by_host.items()}
         chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
         if chief in instruction.replicas:
             self._restore.start_when_restored(orders)
@@ -313,7 +336,7 @@ class Primary:
             channel = self._members.open_channel(host)
             if self._status.ended is None:
                 self._members.send(host, self._assignments.of_host(host))
-                self._broadcast.catch_up(host)
+                self._catch_up(host)
             else:  # the run ended before this member connected
                 self._members.send(host, messages.RunEnded(self._status.ended))
         elif not self._run.host(host).lost:
@@ -352,7 +375,7 @@ class Primary:
         log.warning(waiting)
         before = self._status.reason
         reason = f"{before}; {waiting}" if before else waiting
-        self._broadcast.run_state(instructions.RecordRunState(self._status.state, reason))
+        self.record_run_state(instructions.RecordRunState(self._status.state, reason))
 
     def on_stop(self, host: str, message: messages.ForwardedStop) -> None:
         self.stop(message.reason, force=message.force, asked=message.asked)
@@ -398,9 +421,9 @@ def _raise_error_of(task: asyncio.Task[None]) -> None:
 
 
 _EXECUTE: dict[type, Callable[[Primary, Any], None]] = {
-    instructions.RecordRunState: lambda self, change: self._broadcast.run_state(change),
-    instructions.RecordReplicaState: lambda self, change: self._broadcast.replica_state(change),
-    instructions.RecordGangRestart: lambda self, change: self._broadcast.gang_restart(change),
+    instructions.RecordRunState: Primary.record_run_state,
+    instructions.RecordReplicaState: Primary.record_replica_state,
+    instructions.RecordGangRestart: Primary.record_gang_restart,
     instructions.NotifyUser: lambda self, instruction: self._notify(instruction.reason),
     instructions.AcquireGpus: lambda self, order: self._order(order.host, order),
     instructions.StartRanks: Primary.start_ranks,

@@ -58,11 +58,9 @@ class RunResources:
 
     @property
     def holds_gpus(self) -> bool:
-        """Whether the GPUs are locked now."""
         return bool(self._locks.uuids)
 
     def release_gpus(self) -> None:
-        """Unlocks the GPUs for other runs."""
         self._locks.release()
 
     async def lock_gpus(self) -> None:
@@ -78,7 +76,6 @@ class RunResources:
 
     @staticmethod
     def remove(folder: str) -> None:
-        """Removes a run's folder."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
 

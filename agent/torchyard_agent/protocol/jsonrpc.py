@@ -23,12 +23,7 @@ class RpcError(Exception):
     """An error response: a message, a short code, a hint what to do, and the run that it is about."""
 
     def __init__(
-        self,
-        message: str,
-        code: str = "internal",
-        hint: str = "",
-        number: int = APPLICATION_ERROR,
-        run_id: str = "",
+        self, message: str, code: str = "internal", hint: str = "", number: int = APPLICATION_ERROR, run_id: str = ""
     ):
         super().__init__(message)
         self.message = message

@@ -35,7 +35,6 @@ def snapshot_dir(agent_dir: str, root: str) -> str:
 
 
 def host_dir(agent_dir: str, node: str) -> str:
-    """The folder of this host."""
     return os.path.join(agent_dir, "hosts", node)
 
 

@@ -110,7 +110,6 @@ class JoinStore:
         return bool(self._request("delete", key=key)["number"])
 
     def count(self) -> int:
-        """The number of keys."""
         return int(self._request("count")["number"])
 
     def wait(self, keys: Iterable[str], timeout_s: float) -> None:

@@ -74,9 +74,7 @@ class FiniteGradients:
         raise self._error(self.step, parameters)
 
     def _error(self, step: int, parameters: list[torch.nn.Parameter]) -> NotFinite:
-        broken = [
-            self._names.get(parameter, "a parameter") for parameter in parameters if not all_finite([parameter.grad])
-        ]
+        broken = [self._names.get(each, "a parameter") for each in parameters if not all_finite([each.grad])]
         where = f" in {len(broken)} of {len(parameters)} parameters, the first being {broken[0]}" if broken else ""
         return NotFinite(
             f"The gradients of step {step} are NaN or infinite{where}.",

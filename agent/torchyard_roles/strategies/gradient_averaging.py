@@ -106,7 +106,8 @@ class GradientAverager:
         self._optimizers.append(optimizer)
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for parameters in (own, model.parameters()):
-            new = [each for each in _unique(parameters) if id(each) not in self._entry_of]
+            unique = {id(each): each for each in parameters}
+            new = [each for at, each in unique.items() if at not in self._entry_of]
             if new:
                 self._register([(names.get(id(each), "a parameter of the optimizer"), each) for each in new])
         self._buffers.add(model)
@@ -231,7 +232,8 @@ class GradientAverager:
         self.notice_unfrozen()
         new: list[torch.nn.Parameter] = []
         left = False
-        for parameter in _parameters_of(self._optimizers if optimizers is None else optimizers):
+        chosen = self._optimizers if optimizers is None else optimizers
+        for parameter in (each for one in chosen for group in one.param_groups for each in group["params"]):
             entry = self._entry_of.get(id(parameter))
             if entry is None:
                 new.append(parameter)
@@ -465,16 +467,6 @@ class GradientAverager:
             start, end = self._events.pop(0)
             self._exchanged_s = max(self._waited_s, start.elapsed_time(end) / 1000)
         return max(0.0, self._exchanged_s - self._waited_s), self._waited_s
-
-
-def _parameters_of(optimizers: Iterable[Any]) -> Iterator[torch.nn.Parameter]:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            yield from group["params"]
-
-
-def _unique(parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
-    return list({id(each): each for each in parameters}.values())
 
 
 def _recorded() -> Any:

@@ -15,16 +15,8 @@ from typing import Callable
 from torchyard_agent.keeper.checkpoints import checkpoint_folders, file_transfer
 from torchyard_agent.keeper.checkpoints.file_transfer import TransferError
 from torchyard_agent.keeper.decisions import replication_policy
+from torchyard_agent.keeper.link import messages
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
-from torchyard_agent.keeper.link.messages import (
-    BringCheckpoint,
-    CheckpointFetched,
-    CheckpointHeld,
-    CheckpointNotBrought,
-    FetchCheckpoint,
-    FromMember,
-    FromPrimary,
-)
 
 SCAN_EVERY_S = 1.0
 """Interval at which the chief's folder is scanned."""
@@ -49,7 +41,7 @@ class CheckpointSender:
         folder: str,
         run_id: str,
         replication: replication_policy.Replication,
-        order: Callable[[str, FromPrimary], None],
+        order: Callable[[str, messages.FromPrimary], None],
         on_result: OnResult,
     ) -> None:
         self._folder = folder
@@ -80,7 +72,7 @@ class CheckpointSender:
     def _take(self, decided: replication_policy.Decided) -> None:
         self._replication, transfers = decided
         for one in transfers:
-            self._order(one.host, FetchCheckpoint(one.name))
+            self._order(one.host, messages.FetchCheckpoint(one.name))
 
     def on_host(self, host: str, holds: str) -> None:
         self._take(replication_policy.on_host(self._replication, host, holds))
@@ -116,7 +108,7 @@ class CheckpointSender:
             log.info("copying %s from %s before the chief starts", one.name, one.host)
             self._awaited = one
             self._arrived.clear()
-            self._order(one.host, BringCheckpoint(one.name))
+            self._order(one.host, messages.BringCheckpoint(one.name))
             left_s = deadline - asyncio.get_running_loop().time()
             try:
                 await asyncio.wait_for(self._arrived.wait(), max(0.0, left_s))
@@ -157,7 +149,7 @@ class CheckpointSender:
 class CheckpointReceiver:
     """A member's side. `send` sends a message to the primary."""
 
-    def __init__(self, folder: str, run_id: str, host: str, dial: Dial, send: Callable[[FromMember], None]):
+    def __init__(self, folder: str, run_id: str, host: str, dial: Dial, send: Callable[[messages.FromMember], None]):
         self._folder = folder
         self._run_id = run_id
         self._host = host
@@ -166,9 +158,9 @@ class CheckpointReceiver:
         self._fetching: asyncio.Task[None] | None = None
         self._bringing: asyncio.Task[None] | None = None
 
-    def newest(self) -> CheckpointHeld:
+    def newest(self) -> messages.CheckpointHeld:
         """The newest complete checkpoint of this host."""
-        return CheckpointHeld(checkpoint_folders.newest(self._folder, self._run_id))
+        return messages.CheckpointHeld(checkpoint_folders.newest(self._folder, self._run_id))
 
     def fetch(self, name: str) -> None:
         """Copies a checkpoint from the primary, in place of a transfer that is under way."""
@@ -197,12 +189,12 @@ class CheckpointReceiver:
                 checkpoint_folders.keep_newest(self._folder)
         finally:
             checkpoint_folders.clear_scratch(self._folder)
-        self._send(CheckpointFetched(name, problem))
+        self._send(messages.CheckpointFetched(name, problem))
 
     async def _bring(self, name: str) -> None:
         problem = await self._retry(name, brings=True)
         if problem:
-            self._send(CheckpointNotBrought(name, problem))
+            self._send(messages.CheckpointNotBrought(name, problem))
 
     async def _retry(self, name: str, *, brings: bool) -> str:
         """Transfers a checkpoint, and resumes after broken connections. Returns the problem; empty if it succeeded."""

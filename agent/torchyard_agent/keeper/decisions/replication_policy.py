@@ -109,9 +109,7 @@ def on_refused(replication: Replication, host: str, name: str) -> Decided:
 
 def newest_elsewhere(replication: Replication, excluded: Iterable[str] = ()) -> Transfer | None:
     """The newest checkpoint of all hosts, if the chief's host lacks it. `excluded`: hosts that failed to send it."""
-    newer = [
-        route for route in replication.routes if route.holds > replication.newest and route.host not in set(excluded)
-    ]
+    newer = [one for one in replication.routes if one.holds > replication.newest and one.host not in set(excluded)]
     if not newer:
         return None
     best = max(newer, key=lambda route: route.holds)

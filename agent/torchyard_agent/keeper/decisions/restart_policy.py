@@ -235,9 +235,7 @@ def _is_dispensable(run: Run, members: list[Replica]) -> bool:
 
 def _may_return(run: Run, gang: Gang) -> bool:
     """Whether the run has dropped the whole gang and all its hosts have returned."""
-    if run.members(gang) or not _may_restart(run, gang):
-        return False
-    return not _lost_hosts(run, gang)
+    return not run.members(gang) and _may_restart(run, gang) and not _lost_hosts(run, gang)
 
 
 def _too_few(run: Run, without: list[Replica]) -> str | None:

@@ -130,12 +130,6 @@ def _on_lost_before_start(step: Step, host: str, why: str) -> None:
     step.out.append(instructions.NotifyUser(step.run.reason))
 
 
-def _on_returned_before_start(step: Step, host: str) -> None:
-    step.record_run(RunState.WAITING, step.run.scheduled or f"{host} is back")
-    if not step.run.scheduled:
-        step.out.append(instructions.AcquireGpus(host, step.run.only_if_idle))
-
-
 def _on_spawned(step: Step, event: events.ReplicaSpawned) -> None:
     if step.run.replica(event.replica).state is ReplicaState.STARTING:
         step.set_replica(event.replica, state=ReplicaState.RUNNING)
@@ -194,7 +188,9 @@ def _on_host_returned(step: Step, event: events.HostReturned) -> None:
     ending = step.run.outcome is not None  # a host that returns has no processes of the run left
     step.set_host(event.host, lost=False, connected=True, swept=ending)
     if step.run.state is RunState.WAITING:
-        _on_returned_before_start(step, event.host)
+        step.record_run(RunState.WAITING, step.run.scheduled or f"{event.host} is back")
+        if not step.run.scheduled:
+            step.out.append(instructions.AcquireGpus(event.host, step.run.only_if_idle))
 
 
 def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
@@ -205,9 +201,7 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
     elif event.force:  # the run is ending already: the grace is cut short
         step.end(step.run.replicas, 0.0)
         if step.run.sweeping:
-            step.out += [
-                instructions.Sweep(host.name, 0.0) for host in step.run.hosts if not host.swept and not host.lost
-            ]
+            step.out += [instructions.Sweep(one.name, 0.0) for one in step.run.hosts if not one.swept and not one.lost]
 
 
 def _on_timer(step: Step, event: events.TimerFired) -> None:
@@ -284,8 +278,10 @@ def _settle_success(step: Step) -> None:
     if step.run.chosen or not step.run.started:
         return
     named = _named_by_ends_with(step.run)
-    if not all(replica.state is ReplicaState.SUCCEEDED or _is_ended_evaluator(replica) for replica in named):
-        return
+    for replica in named:
+        is_ended_evaluator = replica.role == "evaluator" and replica.state.is_terminal
+        if replica.state is not ReplicaState.SUCCEEDED and not is_ended_evaluator:
+            return
     if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):  # only evaluators, all of which failed
         step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
         return
@@ -303,13 +299,7 @@ def _named_by_ends_with(run: Run) -> list[Replica]:
         chiefs = [replica for replica in there if replica.role == "chief"]
         first = [replica for replica in there if replica.role == "worker" and replica.number == 0]
         return chiefs or first or trainers or there
-    if run.policy["ends_with"] == "trainers" and trainers:
-        return trainers
-    return there
-
-
-def _is_ended_evaluator(replica: Replica) -> bool:
-    return replica.role == "evaluator" and replica.state.is_terminal
+    return trainers if run.policy["ends_with"] == "trainers" and trainers else there
 
 
 def _sweep(step: Step) -> None:

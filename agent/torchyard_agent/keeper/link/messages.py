@@ -9,27 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Union
 
-from torchyard_agent.keeper.decisions.events import (
-    Cause,
-    GangCleared,
-    GpusAcquired,
-    GpusBusy,
-    HostJoined,
-    HostReturned,
-    HostSwept,
-    RankFailed,
-    ReplicaEnded,
-    ReplicaSpawned,
-)
-from torchyard_agent.keeper.decisions.instructions import (
-    AcquireGpus,
-    ClearGang,
-    EndRanks,
-    RecordGangRestart,
-    RecordReplicaState,
-    StartRanks,
-    Sweep,
-)
+from torchyard_agent.keeper.decisions import events, instructions
 from torchyard_agent.protocol.messages import ReplicaAssignment
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
@@ -123,29 +103,29 @@ class ForwardedStop(NamedTuple):
 
 FromPrimary = Union[
     Assignment,
-    AcquireGpus,
-    StartRanks,
+    instructions.AcquireGpus,
+    instructions.StartRanks,
     StartGeneration,
-    ClearGang,
-    EndRanks,
-    Sweep,
+    instructions.ClearGang,
+    instructions.EndRanks,
+    instructions.Sweep,
     RunStateChanged,
-    RecordReplicaState,
-    RecordGangRestart,
+    instructions.RecordReplicaState,
+    instructions.RecordGangRestart,
     RunEnded,
     FetchCheckpoint,
     BringCheckpoint,
 ]
 FromMember = Union[
-    HostJoined,
-    GpusAcquired,
-    GpusBusy,
-    ReplicaSpawned,
-    RankFailed,
-    ReplicaEnded,
-    GangCleared,
-    HostReturned,
-    HostSwept,
+    events.HostJoined,
+    events.GpusAcquired,
+    events.GpusBusy,
+    events.ReplicaSpawned,
+    events.RankFailed,
+    events.ReplicaEnded,
+    events.GangCleared,
+    events.HostReturned,
+    events.HostSwept,
     CheckpointHeld,
     CheckpointFetched,
     CheckpointNotBrought,
@@ -156,29 +136,29 @@ FromMember = Union[
 
 _FROM_PRIMARY: dict[str, Any] = {
     "share": Assignment,
-    "take_gpus": AcquireGpus,
-    "go": StartRanks,
+    "take_gpus": instructions.AcquireGpus,
+    "go": instructions.StartRanks,
     "start": StartGeneration,
-    "clear": ClearGang,
-    "end": EndRanks,
-    "sweep": Sweep,
+    "clear": instructions.ClearGang,
+    "end": instructions.EndRanks,
+    "sweep": instructions.Sweep,
     "run_state": RunStateChanged,
-    "replica_state": RecordReplicaState,
-    "gang_restart": RecordGangRestart,
+    "replica_state": instructions.RecordReplicaState,
+    "gang_restart": instructions.RecordGangRestart,
     "ended": RunEnded,
     "fetch": FetchCheckpoint,
     "bring": BringCheckpoint,
 }
 _FROM_MEMBER: dict[str, Any] = {
-    "joined": HostJoined,
-    "has_gpus": GpusAcquired,
-    "gpus_held": GpusBusy,
-    "spawned": ReplicaSpawned,
-    "failed": RankFailed,
-    "ended": ReplicaEnded,
-    "cleared": GangCleared,
-    "back": HostReturned,
-    "gone": HostSwept,
+    "joined": events.HostJoined,
+    "has_gpus": events.GpusAcquired,
+    "gpus_held": events.GpusBusy,
+    "spawned": events.ReplicaSpawned,
+    "failed": events.RankFailed,
+    "ended": events.ReplicaEnded,
+    "cleared": events.GangCleared,
+    "back": events.HostReturned,
+    "gone": events.HostSwept,
     "holds": CheckpointHeld,
     "fetched": CheckpointFetched,
     "not_brought": CheckpointNotBrought,
@@ -189,8 +169,8 @@ _FROM_MEMBER: dict[str, Any] = {
 _NAMES: dict[type, str] = {kind: name for table in (_FROM_PRIMARY, _FROM_MEMBER) for name, kind in table.items()}
 _CONVERTED: dict[type, tuple[str, Callable[[Any], Any]]] = {
     RunStateChanged: ("state", RunState),
-    RecordReplicaState: ("state", ReplicaState),
-    RankFailed: ("cause", lambda fields: Cause(*fields)),
+    instructions.RecordReplicaState: ("state", ReplicaState),
+    events.RankFailed: ("cause", lambda fields: events.Cause(*fields)),
 }
 _ABOUT_RANKS = frozenset(("take_gpus", "go", "start", "clear", "end"))
 

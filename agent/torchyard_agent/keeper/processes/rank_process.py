@@ -216,10 +216,7 @@ def cause_of(
     if in_setup is not None:
         return in_setup
     cause = failure_diagnosis.of_exit(
-        code,
-        place.error_file(replica, local_rank),
-        place.log_file(replica, local_rank),
-        out_of_memory=out_of_memory,
+        code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
     if _is_full(place.folder):  # the traceback is missing in the log then, and the full disk is its likely cause
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)

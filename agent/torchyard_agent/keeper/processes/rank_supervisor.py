@@ -14,18 +14,7 @@ from typing import Any, Callable
 
 from torchyard_agent.background_threads import in_a_thread
 from torchyard_agent.keeper import notify_command
-from torchyard_agent.keeper.decisions import instructions
-from torchyard_agent.keeper.decisions.events import (
-    Cause,
-    GangCleared,
-    GpusAcquired,
-    HostJoined,
-    HostSwept,
-    RankFailed,
-    ReplicaEnded,
-    ReplicaSpawned,
-)
-from torchyard_agent.keeper.decisions.instructions import ClearGang
+from torchyard_agent.keeper.decisions import events, instructions
 from torchyard_agent.keeper.link import messages
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
 from torchyard_agent.keeper.metrics_receiver import LatestMetrics
@@ -126,11 +115,11 @@ class RankSupervisor:
         self._spare_imports, self._max_restarts = assignment.spare_imports, assignment.max_restarts
         self.metrics = LatestMetrics(set(self._replicas))
         self._oom_kills = failure_diagnosis.oom_kills()  # also here: a host may be lost before its ranks start
-        self.send(HostJoined(self.place.host))
+        self.send(events.HostJoined(self.place.host))
 
     def acquire_gpus(self, order: instructions.AcquireGpus) -> None:
         if self.gpu_acquisition is None:
-            self.send(GpusAcquired(self.place.host))
+            self.send(events.GpusAcquired(self.place.host))
         else:
             self.gpu_acquisition.begin(order.only_if_idle)
 
@@ -164,12 +153,12 @@ class RankSupervisor:
             except CannotStart as problem:
                 log.warning("%s: %s", name, problem)
                 self._codes[name] = problem.code
-                self.send(RankFailed(name, problem.code, Cause(str(problem), curable=False)))
+                self.send(events.RankFailed(name, problem.code, events.Cause(str(problem), curable=False)))
                 break
             self._live[started.pid] = started
             self._sessions.setdefault(name, set()).add(started.pid)
         else:
-            self.send(ReplicaSpawned(name))
+            self.send(events.ReplicaSpawned(name))
         self._report_if_ended(name)
 
     async def _index_logs(self) -> None:
@@ -242,7 +231,7 @@ class RankSupervisor:
         several = len(self._replicas[rank.replica]["ranks"]) > 1
         if several:
             cause = cause._replace(text=f"local rank {rank.local_rank} {cause.text}")
-        self.send(RankFailed(rank.replica, code, cause))
+        self.send(events.RankFailed(rank.replica, code, cause))
 
     def _rank_share(self, rank: Rank) -> RankAssignment:
         shares = self._replicas[rank.replica]["ranks"]
@@ -251,7 +240,7 @@ class RankSupervisor:
     def _report_if_ended(self, name: str) -> None:
         if not any(rank.replica == name for rank in self._live.values()):
             self._send_metrics(name)
-            self.send(ReplicaEnded(name, self._codes.get(name, 0)))
+            self.send(events.ReplicaEnded(name, self._codes.get(name, 0)))
 
     def start_notification(self, command: str, state: str, reason: str) -> None:
         """Starts the user's notification command without waiting for its end."""
@@ -292,7 +281,7 @@ class RankSupervisor:
         if left:
             self.send(messages.ProcessesStuck(", ".join(map(_described, left[:5]))))
 
-    def clear_gang(self, order: ClearGang) -> None:
+    def clear_gang(self, order: instructions.ClearGang) -> None:
         """Ends the processes that a gang's ranks left behind, and reports GangCleared when none is left."""
         task = asyncio.get_running_loop().create_task(self._clear_gang(order))
         self._clearing.add(task)
@@ -303,7 +292,7 @@ class RankSupervisor:
         if not task.cancelled():
             task.result()  # raises the task's error in the loop, which ends the keeper
 
-    async def _clear_gang(self, order: ClearGang) -> None:
+    async def _clear_gang(self, order: instructions.ClearGang) -> None:
         names = set(order.replicas)
         sessions = {session for name in names for session in self._sessions.get(name, ())}
         kill_at = asyncio.get_running_loop().time() + order.grace_s
@@ -323,7 +312,7 @@ class RankSupervisor:
             reported = self._signal(left, kill_at, reported)
             if left:
                 await self._wait_for_change()
-        self.send(GangCleared(self.place.host, order.gang, order.generation))
+        self.send(events.GangCleared(self.place.host, order.gang, order.generation))
 
     def sweep(self, grace_s: float) -> None:
         """Ends all processes below this one, and reports HostSwept when none is left."""
@@ -362,7 +351,7 @@ class RankSupervisor:
         if self._cgroup is not None:
             self._cgroup.remove()
         await self._wait_for_gpus(reported)
-        self.send(HostSwept(self.place.host))
+        self.send(events.HostSwept(self.place.host))
 
     async def _wait_for_gpus(self, reported: bool) -> None:
         """Waits until the driver has released the GPUs: it does so shortly after a process ends, and rarely never."""
@@ -425,7 +414,7 @@ _EXECUTE: dict[type, Callable[[RankSupervisor, Any], None]] = {
     instructions.AcquireGpus: RankSupervisor.acquire_gpus,
     instructions.StartRanks: RankSupervisor.start_ranks,
     messages.StartGeneration: RankSupervisor.start_generation,
-    ClearGang: RankSupervisor.clear_gang,
+    instructions.ClearGang: RankSupervisor.clear_gang,
     instructions.EndRanks: lambda self, order: self.end(set(order.replicas), order.grace_s),
     instructions.Sweep: lambda self, order: self.sweep(order.grace_s),
 }

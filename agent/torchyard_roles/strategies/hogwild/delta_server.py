@@ -49,9 +49,7 @@ class Master:
         self.applied = dict(view.applied)
         self.moved_to: int | None = None
         """The group that hosts it now, after a transfer; IN_TRANSIT until that group confirms."""
-        self._sums = [
-            value.to(torch.float32 if value.dtype in COARSE else value.dtype, copy=True) for value in view.values
-        ]
+        self._sums = [one.to(torch.float32 if one.dtype in COARSE else one.dtype, copy=True) for one in view.values]
 
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:
         """Apply a delta unless its number was applied before, and copy the sum into `tensors`.

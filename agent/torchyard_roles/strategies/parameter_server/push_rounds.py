@@ -162,7 +162,9 @@ class Ledger:
             return None
         number = self.round_for(push)
         if number is None:
-            self._note_late(group, push)
+            if group.late.get(push.rank, 0) < push.round:
+                group.late[push.rank] = push.round
+                self.counts.count(LATE)
             return None
         one = group.rounds.get(number)
         if one is None:
@@ -265,8 +267,3 @@ class Ledger:
     def closed_round(self, group: int) -> int:
         """The highest closed round of a group."""
         return self.group(group).closed
-
-    def _note_late(self, group: Group, push: Push) -> None:
-        if group.late.get(push.rank, 0) < push.round:
-            group.late[push.rank] = push.round
-            self.counts.count(LATE)

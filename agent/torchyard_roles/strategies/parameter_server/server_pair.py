@@ -330,7 +330,8 @@ class ServerPair:
     def join(self, session: Session, description: dict[str, Any]) -> None:
         """A worker joins with its model: waits for the chief and, in other groups, for the warm start."""
         with self._changed:
-            self._wait_for_chief(lambda: self._is_open_to(session))
+            # Restarted workers wait for the chief, unless the server keeps its parameters.
+            self._wait_for_chief(lambda: self._is_open and (self._settings.keeps or self._begun >= session.generation))
             if not self._ends:
                 self._compare(session, Layout.read(description["layout"]), description)
             if session.group:
@@ -350,10 +351,6 @@ class ServerPair:
                 f"{self.name} has waited {self._settings.begin_s:.0f} s for the chief to bring its parameters. "
                 "Start the run again: it goes on from the newest checkpoint."
             )
-
-    def _is_open_to(self, session: Session) -> bool:
-        """Whether a worker may join: restarted workers wait for the chief, unless the server keeps its parameters."""
-        return self._is_open and (self._settings.keeps or self._begun >= session.generation)
 
     def _compare(self, session: Session, layout: Layout, description: dict[str, Any]) -> None:
         assert self._layout is not None
