@@ -232,11 +232,8 @@ class LaunchBooking:
     def _load_chosen(self, store: BookingStore, booking_id: str) -> Booking:
         booking = store.booking(booking_id)
         if booking.owner != store.person:
-            raise Refused(
-                f"{booking.title!r} is {booking.owner}'s booking: a run starts with one of your own",
-                code="not_yours",
-                hint=ListBookings("--mine"),
-            )
+            message = f"{booking.title!r} is {booking.owner}'s booking: a run starts with one of your own"
+            raise Refused(message, code="not_yours", hint=ListBookings("--mine"))
         if not booking.is_live or booking.end <= store.now():
             raise Refused(f"the booking {booking.title!r} is over", code="ended", hint="Book anew with `--book 4h`.")
         return booking

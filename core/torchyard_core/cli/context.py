@@ -76,9 +76,7 @@ class CommandContext:
         """The fleet file. Raises FileProblem, or TorchyardError with all problems in it."""
         if self.fleet_is_named and not path_exists(self.fleet_file):
             raise FileProblem(
-                f"{self.fleet_file}: there is no such file.",
-                code="no_file",
-                hint=("Is the name right?", AddHost()),
+                f"{self.fleet_file}: there is no such file.", code="no_file", hint=("Is the name right?", AddHost())
             )
         return read_fleet(self.fleet_file).usable()
 

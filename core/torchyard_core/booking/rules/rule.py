@@ -83,11 +83,8 @@ def read_number(name: str, text: str) -> float:
     try:
         return float(text.strip())
     except ValueError:
-        raise UsageError(
-            f"{name.replace('_', ' ')}: `{text.strip()}` is not a number",
-            code="bad_rules",
-            hint="Leave it empty for no limit.",
-        ) from None
+        message = f"{name.replace('_', ' ')}: `{text.strip()}` is not a number"
+        raise UsageError(message, code="bad_rules", hint="Leave it empty for no limit.") from None
 
 
 def check_number(name: str, value: Any, *, is_optional: bool = True) -> None:

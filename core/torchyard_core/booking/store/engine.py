@@ -100,10 +100,8 @@ def make_engine(url: URL) -> Engine:
             },
         )
     except ImportError:
-        raise BadUrl(
-            "PostgreSQL needs the library psycopg, which is not installed",
-            hint="Install it: `pip install 'torchyard[postgres]'`.",
-        ) from None
+        message = "PostgreSQL needs the library psycopg, which is not installed"
+        raise BadUrl(message, hint="Install it: `pip install 'torchyard[postgres]'`.") from None
 
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, args: Any, settings: dict[str, Any]) -> Any:
@@ -223,15 +221,11 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
     if missing := _missing(message, url):
         return missing
     if code == "42501":
-        return PermissionDenied(
-            f"your role `{url.username}` may not do that in {place}: {first}",
-            hint=SetUpTeam(("--member", str(url.username))),
-        )
+        message = f"your role `{url.username}` may not do that in {place}: {first}"
+        return PermissionDenied(message, hint=SetUpTeam(("--member", str(url.username))))
     if code.startswith("28") or "authentication failed" in message or "no password supplied" in message:
-        return StoreUnavailable(
-            f"{place} does not let {url.username} in: {_last_line(message)}",
-            hint=f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass.",
-        )
+        hint = f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass."
+        return StoreUnavailable(f"{place} does not let {url.username} in: {_last_line(message)}", hint=hint)
     if code == "53300" or any(words in message for words in _FULL):
         return StoreUnavailable(
             f"{place} has no connection left: as many programs use the server as it lets in",
@@ -258,13 +252,11 @@ def _missing(message: str, url: URL) -> BadUrl | None:
             hint=("Correct `bookings_url`, or create the database (`createdb`) and the calendar in it.", SetUpTeam()),
         )
     if f'role "{url.username}" does not exist' in message:
-        return BadUrl(
-            f"there is no role `{url.username}` in {place_of(url)}",
-            hint=(
-                "Correct `bookings_url`, or ask an admin of the team to add you.",
-                SetUpTeam(("--member", str(url.username))),
-            ),
+        hint = (
+            "Correct `bookings_url`, or ask an admin of the team to add you.",
+            SetUpTeam(("--member", str(url.username))),
         )
+        return BadUrl(f"there is no role `{url.username}` in {place_of(url)}", hint=hint)
     return None
 
 
