@@ -220,11 +220,8 @@ def _bridge(
         link.close()
         if error.code == "agent_ended":
             raise
-        failed = AgentFailed(
-            host.name,
-            f"the agent on {host.name} was started and does not answer: {error.message}",
-            hint=f"See {header['agent_dir']}/hosts/*/daemon.log there.",
-        )
+        message = f"the agent on {host.name} was started and does not answer: {error.message}"
+        failed = AgentFailed(host.name, message, hint=f"See {header['agent_dir']}/hosts/*/daemon.log there.")
         if isinstance(error, Unreachable):
             raise _DaemonExited(failed) from error
         raise failed from error

@@ -63,7 +63,7 @@ class Rule:
     check: Callable[[Any, Request], Refused | None] | None = None
     codes: tuple[str, ...] = ()
     """Codes of its refusals, which its twin in PostgreSQL raises as names of constraints."""
-    validate: Callable[[Any], None] = lambda settings: None
+    validate: Callable[[Any], object] = lambda settings: None
     """Raises UsageError or Refused for values that make no sense."""
     parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Functions that read settings with structured values from JSON."""

@@ -11,8 +11,15 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
 from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreTooNew
-from torchyard_core.booking.store.engine import has_calendar, make_engine, parsed, place_of, transaction, upgrade
-from torchyard_core.booking.store.passwords import keyring_name
+from torchyard_core.booking.store.engine import (
+    has_calendar,
+    keyring_name,
+    make_engine,
+    parsed,
+    place_of,
+    transaction,
+    upgrade,
+)
 from torchyard_core.booking.store.tables import HEAD, KNOWN
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
