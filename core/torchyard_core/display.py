@@ -13,8 +13,5 @@ def require_display() -> None:
     if sys.platform in ("win32", "darwin"):
         return
     if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")):
-        raise UsageError(
-            "there is no screen here to open the window on.",
-            code="no_display",
-            hint="Log in with `ssh -X`, or use the command `torchyard`.",
-        )
+        message = "there is no screen here to open the window on."
+        raise UsageError(message, code="no_display", hint="Log in with `ssh -X`, or use the command `torchyard`.")

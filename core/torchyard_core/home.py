@@ -37,11 +37,8 @@ class Home:
         try:
             return Home(path.expanduser())
         except RuntimeError as error:
-            raise UsageError(
-                f"{path}: whose home `{path.parts[0]}` is cannot be found out.",
-                code="no_home",
-                hint="Name the folder in full.",
-            ) from error
+            message = f"{path}: whose home `{path.parts[0]}` is cannot be found out."
+            raise UsageError(message, code="no_home", hint="Name the folder in full.") from error
 
     @property
     def fleet_file(self) -> Path:

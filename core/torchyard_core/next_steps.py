@@ -30,7 +30,6 @@ Advice: TypeAlias = str | NextStep | tuple[str | NextStep, ...]
 
 
 def steps_of(advice: Advice) -> tuple[NextStep, ...]:
-    """The steps of an advice."""
     return tuple(part for part in parts_of(advice) if isinstance(part, NextStep))
 
 

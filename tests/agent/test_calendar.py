@@ -15,7 +15,7 @@ from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 from torchyard_core.booking.model import Booking, Login, State
 from torchyard_core.booking.rules.enforcement import Enforcement
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
+from torchyard_core.booking.store.queries import agent_snapshot
 
 
 def test_a_snapshot_of_the_store_is_parsed() -> None:

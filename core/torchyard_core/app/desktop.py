@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
-from torchyard_core.booking.calendar_factory import calendar_of, zone_for
+from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.booking.time_parser import local_zone, zone_of
 from torchyard_core.home import Home
+from torchyard_core.identity import login_name
 from torchyard_core.launch.runs.history import History
-from torchyard_core.user_settings import read_user_settings
+from torchyard_core.user_settings import UserSettings, read_user_settings
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.sync.cached_calendar import Calendar
     from torchyard_core.fleet.fleet import Fleet
 
 
@@ -35,3 +37,22 @@ class Desktop:
     def history(self) -> History:
         """The runs that this desktop has launched."""
         return History(self.home.history)
+
+
+def calendar_of(home: Home, chosen: UserSettings) -> Calendar:
+    """The team's database of the user's settings, else a private file in the home. It is opened on first use."""
+    url = chosen.bookings_url or f"sqlite:///{home.bookings_file.absolute()}"
+    return Calendar(url, _role(chosen.bookings_url) or chosen.person or login_name(), home.bookings_seen)
+
+
+def zone_for(chosen: UserSettings) -> str:
+    """The zone of times that the user writes. Raises Refused for an unknown one."""
+    return zone_of(chosen.zone).key if chosen.zone else local_zone()
+
+
+def _role(url: str | None) -> str:
+    """The role in the URL of a team's database; empty for a file."""
+    try:
+        return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
+    except ValueError:
+        return ""  # an invalid URL is reported when it is opened

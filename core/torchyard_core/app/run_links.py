@@ -39,8 +39,5 @@ def link_to_primary(fleet: Fleet, run: KnownRun) -> DaemonClient:
 
 def _not_in_fleet(host: str, run: KnownRun) -> Unreachable:
     role = "primary host" if host == run.primary else "host"
-    return Unreachable(
-        host,
-        f"the {role} {host} of run {run.run_id} is not in the fleet file.",
-        hint=("Add it by that name.", AddHost(host)),
-    )
+    message = f"the {role} {host} of run {run.run_id} is not in the fleet file."
+    return Unreachable(host, message, hint=("Add it by that name.", AddHost(host)))

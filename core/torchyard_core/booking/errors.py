@@ -63,11 +63,8 @@ class StoreUnreadable(TorchyardError):
     """Raised when the bookings database holds an invalid value."""
 
     def __init__(self, place: str, why: str):
-        super().__init__(
-            f"{place} holds a value that cannot be read: {why}",
-            code="store_unreadable",
-            hint=("The database needs repair, if need be by SQL.", SetUpTeam()),
-        )
+        hint = ("The database needs repair, if need be by SQL.", SetUpTeam())
+        super().__init__(f"{place} holds a value that cannot be read: {why}", code="store_unreadable", hint=hint)
 
 
 class BadUrl(UsageError):

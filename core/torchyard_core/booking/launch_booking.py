@@ -34,7 +34,6 @@ from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.formatting import command_length, command_time, format_hours, span, until
 from torchyard_core.launch.calendar_port import BookingOptions, Reservation
-from torchyard_core.launch.checks import bookings
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, Confirmation
 from torchyard_core.launch.rank_assignment import Plan
@@ -232,11 +231,8 @@ class LaunchBooking:
     def _load_chosen(self, store: BookingStore, booking_id: str) -> Booking:
         booking = store.booking(booking_id)
         if booking.owner != store.person:
-            raise Refused(
-                f"{booking.title!r} is {booking.owner}'s booking: a run starts with one of your own",
-                code="not_yours",
-                hint=ListBookings("--mine"),
-            )
+            message = f"{booking.title!r} is {booking.owner}'s booking: a run starts with one of your own"
+            raise Refused(message, code="not_yours", hint=ListBookings("--mine"))
         if not booking.is_live or booking.end <= store.now():
             raise Refused(f"the booking {booking.title!r} is over", code="ended", hint="Book anew with `--book 4h`.")
         return booking
@@ -263,7 +259,8 @@ class LaunchBooking:
         if self._view.is_live or not taken:
             return ()
         known = age(self._view, datetime.now(UTC)) or "nothing of it is known here"
-        return (bookings.check_calendar_unavailable(self._names(taken), known, self._view.why),)
+        message = f"the calendar cannot be reached ({known}): others may have booked {self._names(taken)} since"
+        return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
         """The check of GPUs that were not booked."""
@@ -272,10 +269,11 @@ class LaunchBooking:
         if later:
             first = min(later, key=lambda one: one.booking.start).booking
             when = f"{span(first.start, first.end, self._zone)} ({self._zone})"
-            return (bookings.check_booked_later(names, first.owner, self._names(first.gpus), when),)
+            message = f"{names}: {first.owner} has booked {self._names(first.gpus)} {when}"
+            return (Check("booking", "", True, message, "Then this run may be stopped.", warning=True),)
         if not self._view.is_live:
             return ()
-        return (bookings.check_not_booked(names),)
+        return (Check("booking", "", True, f"{names}: not booked by others"),)
 
     def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reservation:
         """Uses an existing booking, extended if the user wants more time."""
@@ -288,7 +286,8 @@ class LaunchBooking:
         if self._view.is_live:
             self._claim(booking, run_id)
         end = until(self._start, booking.end, self._zone)
-        line = bookings.check_in_booking(self._names(slots_to_book(taken)), booking.title, end)
+        message = f"{self._names(slots_to_book(taken))}: in your booking {booking.title!r}, until {end}"
+        line = Check("booking", "", True, message)
         return Reservation(
             (*self._unknown(taken), line), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
         )
@@ -316,7 +315,8 @@ class LaunchBooking:
         draft = Draft(name, slots_to_book(taken), start, start + length, self._zone, run_id=run_id)
         self._made = booking = store.book(draft)
         self._used = booking.id, run_id
-        line = bookings.check_newly_booked(self._names(booking.gpus), until(start, booking.end, self._zone))
+        message = f"{self._names(booking.gpus)}: booked until {until(start, booking.end, self._zone)}"
+        line = Check("booking", "", True, message)
         return Reservation((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:

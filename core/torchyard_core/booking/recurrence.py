@@ -45,18 +45,12 @@ def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: dat
         # The first keeps its exact moment: of a local time that occurs twice it may be the second.
         begin = start.astimezone(UTC) if wall_clock == local else to_utc(wall_clock, zone)
         if found and begin < found[-1].end:
-            raise Refused(
-                "the series overlaps itself: it repeats before a booking of it has ended",
-                code="bad_rule",
-                hint="Make each booking shorter, or repeat less often.",
-            )
+            message = "the series overlaps itself: it repeats before a booking of it has ended"
+            raise Refused(message, code="bad_rule", hint="Make each booking shorter, or repeat less often.")
         found.append(Interval(begin, begin + duration))
         if len(found) > AT_MOST:
-            raise Refused(
-                f"the series has more than {AT_MOST} bookings",
-                code="too_many",
-                hint="End it earlier: add COUNT=… or UNTIL=… to the rule.",
-            )
+            message = f"the series has more than {AT_MOST} bookings"
+            raise Refused(message, code="too_many", hint="End it earlier: add COUNT=… or UNTIL=… to the rule.")
     if not found:
         raise Refused(f"the rule `{rule}` names no time before it ends", code="bad_rule", hint=_HINT)
     return tuple(found)

@@ -40,11 +40,8 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         near = did_you_mean(name, available_timezones())
-        raise Refused(
-            f"there is no time zone `{name}`{near}",
-            code="unknown_zone",
-            hint="Zones have names like Europe/Berlin, Asia/Seoul or UTC.",
-        ) from None
+        hint = "Zones have names like Europe/Berlin, Asia/Seoul or UTC."
+        raise Refused(f"there is no time zone `{name}`{near}", code="unknown_zone", hint=hint) from None
 
 
 def local_zone() -> str:
@@ -86,17 +83,11 @@ def instant(local: datetime, zone: str) -> datetime:
         return found[0]
     if not found:
         later = to_utc(local, zone).astimezone(zone_of(zone))
-        raise Refused(
-            f"{local:%a %Y-%m-%d} has no {local:%H:%M} in {zone}: clocks are put forward that night",
-            code="no_such_time",
-            hint=f"{later:%H:%M} is as long after midnight.",
-        )
+        message = f"{local:%a %Y-%m-%d} has no {local:%H:%M} in {zone}: clocks are put forward that night"
+        raise Refused(message, code="no_such_time", hint=f"{later:%H:%M} is as long after midnight.")
     first, second = (wall_clock(one, zone, "%Y-%m-%d %H:%M") for one in found)
-    raise Refused(
-        f"{local:%a %Y-%m-%d} has {local:%H:%M} twice in {zone}: clocks are put back that night",
-        code="ambiguous_time",
-        hint=f"Write `{first}` or `{second}`.",
-    )
+    message = f"{local:%a %Y-%m-%d} has {local:%H:%M} twice in {zone}: clocks are put back that night"
+    raise Refused(message, code="ambiguous_time", hint=f"Write `{first}` or `{second}`.")
 
 
 def length(text: str) -> timedelta:
@@ -132,11 +123,8 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
     except (ValueError, OverflowError):
         raise Refused(f"`{text}` is not a time", code="bad_time", hint=_TIME_HINT) from None
     if found.year >= END_OF_TIME:
-        raise Refused(
-            f"`{text}` is further ahead than this calendar goes",
-            code="bad_time",
-            hint=f"Name a time before the year {END_OF_TIME}.",
-        )
+        message = f"`{text}` is further ahead than this calendar goes"
+        raise Refused(message, code="bad_time", hint=f"Name a time before the year {END_OF_TIME}.")
     return found
 
 

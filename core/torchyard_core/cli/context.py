@@ -51,7 +51,7 @@ class CommandContext:
 
     def calendar(self) -> Calendar:
         """The calendar, one for the whole command; opens its database on first use."""
-        from torchyard_core.booking.calendar_factory import calendar_of
+        from torchyard_core.app.desktop import calendar_of
 
         if not self.opened:
             self.opened.append(calendar_of(self.home, self.user_settings()))
@@ -67,7 +67,7 @@ class CommandContext:
 
     def zone(self, named: str | None = None) -> str:
         """Time zone of the user's times: `--zone`, else the settings', else this computer's. Raises Refused."""
-        from torchyard_core.booking.calendar_factory import zone_for
+        from torchyard_core.app.desktop import zone_for
         from torchyard_core.booking.time_parser import zone_of
 
         return zone_of(named).key if named else zone_for(self.user_settings())
@@ -76,9 +76,7 @@ class CommandContext:
         """The fleet file. Raises FileProblem, or TorchyardError with all problems in it."""
         if self.fleet_is_named and not path_exists(self.fleet_file):
             raise FileProblem(
-                f"{self.fleet_file}: there is no such file.",
-                code="no_file",
-                hint=("Is the name right?", AddHost()),
+                f"{self.fleet_file}: there is no such file.", code="no_file", hint=("Is the name right?", AddHost())
             )
         return read_fleet(self.fleet_file).usable()
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +28,6 @@ from torchyard_core.cli.commands import (
     validate,
 )
 from torchyard_core.cli.context import CommandContext
-from torchyard_core.cli.crash_report import explained
 from torchyard_core.cli.output import discard_output, escape_unencodable, is_unread, print_error, repeat_options
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.home import Home, expand_user
@@ -38,7 +41,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             if not is_unread():
-                raise explained(error) from error
+                raise _explained(error) from error
             discard_output()
             raise typer.Exit(1) from None
 
@@ -71,6 +74,15 @@ app.command("gui")(gui.gui)
 WrongUsage: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended, as in shells."""
+
+_SYSTEM_HINTS = {
+    errno.ENOSPC: "Make room there, then try again.",
+    errno.EDQUOT: "Make room there, then try again.",
+    errno.EACCES: "Check the rights of the file and of its folder.",
+    errno.EPERM: "Check the rights of the file and of its folder.",
+    errno.EROFS: "Check the rights of the file and of its folder.",
+    errno.EMFILE: "Raise the limit of open files: `ulimit -n 4096`.",
+}
 
 
 def _version(wanted: bool) -> None:
@@ -123,9 +135,29 @@ def main() -> None:
         print_error(TorchyardError("interrupted.", code="interrupted"), as_json=as_json)
         sys.exit(INTERRUPTED)
     except Exception as error:  # the outer edge of the program
-        explanation = explained(error)
+        explanation = _explained(error)
         print_error(explanation, as_json=as_json)
         sys.exit(explanation.exit_code)
+
+
+def _explained(error: Exception) -> TorchyardError:
+    """The error to print for an exception; its hint names the file that holds the traceback."""
+    if isinstance(error, OSError) and error.errno in _SYSTEM_HINTS:
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        return TorchyardError(f"{where}{error.strerror}.", code="system", hint=_SYSTEM_HINTS[error.errno])
+    first_line = str(error).strip().partition("\n")[0].rstrip(".")
+    what = f"{type(error).__name__}{f': {first_line}' if first_line else ''}"
+    return TorchyardError(f"this is a fault in Torchyard itself: {what}.", code="fault", hint=_write_traceback(error))
+
+
+def _write_traceback(error: Exception) -> str:
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="torchyard-fault-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
+    except OSError as problem:
+        return f"Its details could not be written: {problem.strerror}."
+    return f"Please report it with {path}, which holds the details."
 
 
 if __name__ == "__main__":

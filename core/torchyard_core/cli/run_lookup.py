@@ -45,11 +45,8 @@ def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
     except UsageError as error:
         if error.code == "no_run" and silent:
             first = next(iter(silent.values()))
-            raise Unreachable(
-                first.host,
-                f"no run {run_id} is known to the hosts that answer, and not all do: {first.message}",
-                hint=first.advice,
-            ) from error
+            message = f"no run {run_id} is known to the hosts that answer, and not all do: {first.message}"
+            raise Unreachable(first.host, message, hint=first.advice) from error
         raise
 
 

@@ -220,11 +220,8 @@ def _bridge(
         link.close()
         if error.code == "agent_ended":
             raise
-        failed = AgentFailed(
-            host.name,
-            f"the agent on {host.name} was started and does not answer: {error.message}",
-            hint=f"See {header['agent_dir']}/hosts/*/daemon.log there.",
-        )
+        message = f"the agent on {host.name} was started and does not answer: {error.message}"
+        failed = AgentFailed(host.name, message, hint=f"See {header['agent_dir']}/hosts/*/daemon.log there.")
         if isinstance(error, Unreachable):
             raise _DaemonExited(failed) from error
         raise failed from error
@@ -285,11 +282,8 @@ class _AnswerReader:
         if "no_python" in answer:
             candidates = ", ".join(interpreters(self._host))
             found = f"found {'; '.join(self._too_old)}" if self._too_old else f"looked for {candidates}"
-            raise NoPython(
-                host,
-                f"there is no Python ≥ 3.9 on {host}: {found}.",
-                hint=("Install one, or name it.", SetHostField(host, "agent_python")),
-            )
+            message = f"there is no Python ≥ 3.9 on {host}: {found}."
+            raise NoPython(host, message, hint=("Install one, or name it.", SetHostField(host, "agent_python")))
         if "unsafe" in answer:
             raise AgentFailed(
                 host,
@@ -301,11 +295,9 @@ class _AnswerReader:
                 ),
             )
         if "error" in answer:
-            raise AgentFailed(
-                host,
-                f"the agent could not be installed on {host} in {answer.get('folder')}: {answer['error']}.",
-                hint="Is there room, and may this user write there? Set `agent_dir` for another folder.",
-            )
+            message = f"the agent could not be installed on {host} in {answer.get('folder')}: {answer['error']}."
+            hint = "Is there room, and may this user write there? Set `agent_dir` for another folder."
+            raise AgentFailed(host, message, hint=hint)
         return answer
 
     def _broken(self) -> HostError:

@@ -89,11 +89,8 @@ class DaemonClient:
         try:
             return self.submit(method, params or {}).result(timeout_s)
         except FutureTimeout:
-            raise AgentFailed(
-                self.host,
-                f"the agent on {self.host} did not answer {method} within {timeout_s:.0f} s.",
-                hint="The host may be overloaded; try again.",
-            ) from None
+            message = f"the agent on {self.host} did not answer {method} within {timeout_s:.0f} s."
+            raise AgentFailed(self.host, message, hint="The host may be overloaded; try again.") from None
 
     def listen(self, method: str, listener: Listener) -> Callable[[], None]:
         """Registers a listener, called on the link's thread. Returns a function that removes it."""
@@ -187,29 +184,20 @@ class DaemonClient:
             callback()
 
     def _malformed(self, detail: str) -> HostError:
-        return AgentFailed(
-            self.host,
-            f"the agent on {self.host} violates the protocol: {detail}.",
-            hint=("Deploy it again. If that does not help, do not trust that host.", DeployAgent(self.host)),
-            code="malformed_answer",
-        )
+        message = f"the agent on {self.host} violates the protocol: {detail}."
+        hint = ("Deploy it again. If that does not help, do not trust that host.", DeployAgent(self.host))
+        return AgentFailed(self.host, message, hint=hint, code="malformed_answer")
 
     def _ended(self, fault: dict[str, Any]) -> HostError:
-        return AgentFailed(
-            self.host,
-            f"the agent on {self.host} has ended: {one_line(fault['error'])}.",
-            hint=(
-                f"Is there room in {one_line(fault['folder'])} there, and may this user write to it?",
-                SetHostField(self.host, "agent_dir"),
-            ),
-            code="agent_ended",
+        message = f"the agent on {self.host} has ended: {one_line(fault['error'])}."
+        hint = (
+            f"Is there room in {one_line(fault['folder'])} there, and may this user write to it?",
+            SetHostField(self.host, "agent_dir"),
         )
+        return AgentFailed(self.host, message, hint=hint, code="agent_ended")
 
     def _lost(self) -> HostError:
         if self._fault is not None:
             return self._fault
-        return Unreachable(
-            self.host,
-            f"the connection to {self.host} was lost.",
-            hint=("Runs there continue.", CheckHosts((self.host,))),
-        )
+        message = f"the connection to {self.host} was lost."
+        return Unreachable(self.host, message, hint=("Runs there continue.", CheckHosts((self.host,))))

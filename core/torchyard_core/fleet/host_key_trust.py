@@ -49,11 +49,9 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
         dialer.trust(key.host, key.line)
     except OSError as error:
         path = error.filename or dialer.known_hosts
-        raise UsageError(
-            f"the key cannot be recorded: {error.strerror}: {path}.",
-            code="unwritable",
-            hint="Check the rights of the file and of its folder, and whether there is room.",
-        ) from error
+        message = f"the key cannot be recorded: {error.strerror}: {path}."
+        hint = "Check the rights of the file and of its folder, and whether there is room."
+        raise UsageError(message, code="unwritable", hint=hint) from error
 
 
 def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> Host:

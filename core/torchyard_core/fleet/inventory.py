@@ -189,11 +189,8 @@ def add_host(path: Path, host: Host) -> Inventory:
     """Adds a host to the file. Raises UsageError if the name exists, FileProblem or TorchyardError."""
     inventory = read_fleet(path).usable()
     if any(other.name == host.name for other in inventory.hosts):
-        raise UsageError(
-            f"the fleet has a host `{host.name}` already.",
-            code="host_exists",
-            hint=("Choose another name, or remove that host first.", RemoveHost(host.name)),
-        )
+        hint = ("Choose another name, or remove that host first.", RemoveHost(host.name))
+        raise UsageError(f"the fleet has a host `{host.name}` already.", code="host_exists", hint=hint)
     entry = host.model_dump(mode="json", exclude_unset=True)
     return _write(inventory, with_entry(_text(inventory), entry), (*inventory.hosts, host))
 

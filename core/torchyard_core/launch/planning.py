@@ -106,11 +106,8 @@ class Planner:
         errors = [problem for problem in problems if problem.severity == "error"]
         if errors:
             more = f" ({len(errors) - 1} more problems)" if len(errors) > 1 else ""
-            raise RunFailed(
-                errors[0].printed(self._source.source) + more,
-                code=errors[0].code,
-                hint=ValidateTopology(self._source.source) if more else "",
-            )
+            hint = ValidateTopology(self._source.source) if more else ""
+            raise RunFailed(errors[0].printed(self._source.source) + more, code=errors[0].code, hint=hint)
 
     def _reach(self, names: Sequence[str]) -> None:
         arrivals: SimpleQueue[tuple[str, AgentLink | HostError]] = SimpleQueue()

@@ -86,16 +86,11 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
         if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
             host, state = next((one for one in going if not is_over(one[1])), going[0])
             if is_over(state):
-                raise RunFailed(
-                    f"run {run.run_id} has {state}, but its keeper on {host} has not exited yet.",
-                    code="run_alive",
-                    hint="It may be waiting for `notify`. Try again in a moment.",
-                )
-            raise RunFailed(
-                f"run {run.run_id} is still {state} on {host}.",
-                code="run_alive",
-                hint=("Stop it first.", StopRun(run.run_id)),
-            )
+                message = f"run {run.run_id} has {state}, but its keeper on {host} has not exited yet."
+                hint = "It may be waiting for `notify`. Try again in a moment."
+                raise RunFailed(message, code="run_alive", hint=hint)
+            message = f"run {run.run_id} is still {state} on {host}."
+            raise RunFailed(message, code="run_alive", hint=("Stop it first.", StopRun(run.run_id)))
         time.sleep(POLL_S)  # the run has ended, and its keepers are about to exit
     reached = {host: links[host] for host in answers}
     if own is not None and own.tells_what_ran:
@@ -214,11 +209,8 @@ def _from_history(
         raise _no_record(run)
     source = topology_from_text(own.topology, own.name)
     if source.topology is None:
-        raise RunFailed(
-            f"this version cannot read the topology that run {own.run_id} was launched with.",
-            code="run_forgotten",
-            hint=LaunchTopology(),
-        )
+        message = f"this version cannot read the topology that run {own.run_id} was launched with."
+        raise RunFailed(message, code="run_forgotten", hint=LaunchTopology())
     known = own.run_id, own.lineage or own.run_id, own.name, source, source.topology, own.snapshot, links
     return EndedRun(*known, early_imports=_early_imports(answers))
 
@@ -272,11 +264,8 @@ def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, pro
                 upload_to_all(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, progress)
             links.update(lacking)
             return
-    raise RunFailed(
-        f"no host that answers has the code of run {again.run_id} any more, which {' and '.join(lacking)} needs.",
-        code="code_gone",
-        hint=LaunchTopology(),
-    )
+    message = f"no host that answers has the code of run {again.run_id} any more, which {' and '.join(lacking)} needs."
+    raise RunFailed(message, code="code_gone", hint=LaunchTopology())
 
 
 def _manifest(link: AgentLink, root: str) -> list[Any] | None:

@@ -97,11 +97,9 @@ def take_snapshot(
                 break
             manifest.append(_entry(listing, path, status))
     except OSError as error:
-        raise RunFailed(
-            f"the working folder cannot be read: {error.strerror}: {error.filename}.",
-            code="workdir",
-            hint=("Correct its permissions, or exclude it.", SetField("program.exclude")),
-        ) from error
+        message = f"the working folder cannot be read: {error.strerror}: {error.filename}."
+        hint = ("Correct its permissions, or exclude it.", SetField("program.exclude"))
+        raise RunFailed(message, code="workdir", hint=hint) from error
     _refuse_too_many(folder, manifest)
     if not cancelled.is_set():
         listing.hashes.save()
@@ -128,11 +126,9 @@ def _refuse_too_many(folder: Path, manifest: list[Entry]) -> None:
     listed = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     if len(manifest) > MAX_FILES or len(listed) > MAX_LIST:
         count = f"more than {MAX_FILES:,}" if len(manifest) > MAX_FILES else f"{len(manifest):,}"
-        raise RunFailed(
-            f"the working folder {folder} holds {count} files, too many to send.",
-            code="too_many_files",
-            hint=("Exclude data folders in the topology or in .gitignore.", SetField("program.exclude")),
-        )
+        message = f"the working folder {folder} holds {count} files, too many to send."
+        hint = ("Exclude data folders in the topology or in .gitignore.", SetField("program.exclude"))
+        raise RunFailed(message, code="too_many_files", hint=hint)
 
 
 def _files(

@@ -190,8 +190,6 @@ def _reconnect(host: str, hosts: Hosts, progress: LaunchProgress) -> AgentLink:
 
 
 def _broke_off(host: str) -> Unreachable:
-    return Unreachable(
-        host,
-        f"the connection to {host} was lost while the code was sent, and could not be restored.",
-        hint=("Launch again once it is up: files that have arrived are not sent again.", CheckHosts((host,))),
-    )
+    message = f"the connection to {host} was lost while the code was sent, and could not be restored."
+    hint = ("Launch again once it is up: files that have arrived are not sent again.", CheckHosts((host,)))
+    return Unreachable(host, message, hint=hint)

@@ -141,7 +141,6 @@ def _unknown_key(model: type[BaseModel], place: Place) -> str:
 
 
 def _block_with(model: type[BaseModel], key: str) -> str | None:
-    """The block that has this key."""
     if key in model.model_fields:
         return "at the top level"
     for name, field in model.model_fields.items():

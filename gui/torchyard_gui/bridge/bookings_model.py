@@ -370,7 +370,7 @@ def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:
 
 def _opened(home: Home) -> tuple[Calendar, str]:
     """Opens the configured calendar; runs on a thread."""
-    from torchyard_core.booking.calendar_factory import calendar_of, zone_for
+    from torchyard_core.app.desktop import calendar_of, zone_for
     from torchyard_core.user_settings import read_user_settings
 
     chosen = read_user_settings(home.settings_file)

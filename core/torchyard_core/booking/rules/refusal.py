@@ -53,11 +53,8 @@ def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | Non
     """Refuses to let a user change another user's booking."""
     if booking.owner == user or is_admin:
         return None
-    return Refused(
-        f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it",
-        code="not_yours",
-        hint=f"Ask {booking.owner}, or join the waitlist.",
-    )
+    message = f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it"
+    return Refused(message, code="not_yours", hint=f"Ask {booking.owner}, or join the waitlist.")
 
 
 def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
@@ -90,17 +87,10 @@ def check_draft(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
     unknown = [gpu for gpu in draft.gpus if gpu not in known]
     if unknown:
         near = did_you_mean(unknown[0], known)
-        return Refused(
-            f"no host of the fleet has the GPU `{unknown[0]}`{near}",
-            code="unknown_gpu",
-            hint=CheckHosts(),
-        )
+        return Refused(f"no host of the fleet has the GPU `{unknown[0]}`{near}", code="unknown_gpu", hint=CheckHosts())
     if len(draft.uid) > 1000 or draft.end.year >= END_OF_TIME:
-        return Refused(
-            "the UID is too long, or the end too late",
-            code="bad_value",
-            hint=f"A UID has at most 1,000 letters, and a booking ends before the year {END_OF_TIME}.",
-        )
+        hint = f"A UID has at most 1,000 letters, and a booking ends before the year {END_OF_TIME}."
+        return Refused("the UID is too long, or the end too late", code="bad_value", hint=hint)
     if draft.end <= draft.start:
         return Refused(
             "the booking does not end after its start", code="end_before_start", hint="Give it an end after its start."
@@ -124,11 +114,8 @@ def _check_change(booking: Booking, draft: Draft, given: Circumstances) -> Refus
     if booking.start > given.now:
         return _check_new(draft, given, booking.owner)
     if draft.start != booking.start or draft.gpus != booking.gpus:
-        return Refused(
-            "the booking has begun: it can be shortened or extended, not moved",
-            code="running",
-            hint="Release it, and book the other time or GPUs anew.",
-        )
+        message = "the booking has begun: it can be shortened or extended, not moved"
+        return Refused(message, code="running", hint="Release it, and book the other time or GPUs anew.")
     if draft.end < given.now:
         return Refused("the booking would end in the past", code="past", hint="Release it: that ends it now.")
     if draft.end < booking.end:

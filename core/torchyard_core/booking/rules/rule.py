@@ -63,7 +63,7 @@ class Rule:
     check: Callable[[Any, Request], Refused | None] | None = None
     codes: tuple[str, ...] = ()
     """Codes of its refusals, which its twin in PostgreSQL raises as names of constraints."""
-    validate: Callable[[Any], None] = lambda settings: None
+    validate: Callable[[Any], object] = lambda settings: None
     """Raises UsageError or Refused for values that make no sense."""
     parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Functions that read settings with structured values from JSON."""
@@ -83,11 +83,8 @@ def read_number(name: str, text: str) -> float:
     try:
         return float(text.strip())
     except ValueError:
-        raise UsageError(
-            f"{name.replace('_', ' ')}: `{text.strip()}` is not a number",
-            code="bad_rules",
-            hint="Leave it empty for no limit.",
-        ) from None
+        message = f"{name.replace('_', ' ')}: `{text.strip()}` is not a number"
+        raise UsageError(message, code="bad_rules", hint="Leave it empty for no limit.") from None
 
 
 def check_number(name: str, value: Any, *, is_optional: bool = True) -> None:

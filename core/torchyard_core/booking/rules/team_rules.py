@@ -7,11 +7,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.rules import enforcement, idle_release, length_limits, quota, team_zone, windows
-from torchyard_core.booking.rules.rule import FormField, Request, refuse_unknown_keys
+from torchyard_core.booking.rules import enforcement, idle_release, length_limits, quota, windows
+from torchyard_core.booking.rules.rule import FormField, Request, Rule, SharedSettings, refuse_unknown_keys
+from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.errors import UsageError
 
-RULES = (length_limits.RULE, windows.RULE, quota.RULE, idle_release.RULE, team_zone.RULE, enforcement.RULE)
+
+@dataclass(frozen=True)
+class ZoneSettings(SharedSettings):
+    """The time zone whose weeks and days quotas are counted in: an IANA name, whatever zone a client uses."""
+
+    zone: str = "UTC"
+
+
+_ZONE_RULE = Rule(
+    form=(FormField("zone", "Time zone of weeks", str, str.strip),), validate=lambda rules: zone_of(rules.zone)
+)
+RULES = (length_limits.RULE, windows.RULE, quota.RULE, idle_release.RULE, _ZONE_RULE, enforcement.RULE)
 """All rules, in the order of their checks."""
 
 
@@ -19,7 +31,7 @@ RULES = (length_limits.RULE, windows.RULE, quota.RULE, idle_release.RULE, team_z
 class Rules(
     enforcement.EnforcementSettings,
     idle_release.IdleReleaseSettings,
-    team_zone.ZoneSettings,
+    ZoneSettings,
     windows.WindowSettings,
     quota.QuotaSettings,
     length_limits.LengthSettings,

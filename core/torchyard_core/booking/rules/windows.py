@@ -79,11 +79,8 @@ def check_windows(
     for gpu in gpus:
         binding = binding_windows(known[gpu], rules, person)
         if binding and outside(interval, binding):
-            return Refused(
-                f"{format_slots([gpu], slots)} cannot be booked by {person} for all of that time",
-                code="window",
-                hint=f"It is open: {'; '.join(map(str, binding))}.",
-            )
+            message = f"{format_slots([gpu], slots)} cannot be booked by {person} for all of that time"
+            return Refused(message, code="window", hint=f"It is open: {'; '.join(map(str, binding))}.")
     return None
 
 

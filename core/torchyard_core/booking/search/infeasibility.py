@@ -36,18 +36,12 @@ def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allo
 
 def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
     if len(fitting) < wish.count:
-        return Refused(
-            f"of the {wish.count} GPUs that are wanted, the fleet has {len(fitting)} of that kind",
-            code="too_few",
-            hint=("Ask for fewer, or for others.", CheckHosts()),
-        )
+        message = f"of the {wish.count} GPUs that are wanted, the fleet has {len(fitting)} of that kind"
+        return Refused(message, code="too_few", hint=("Ask for fewer, or for others.", CheckHosts()))
     ((host, most),) = Counter(slot.host for slot in fitting).most_common(1)
     if wish.one_host and most < wish.count:
-        return Refused(
-            f"no host has {wish.count} GPUs of that kind: the most, {most}, are on {host}",
-            code="too_few",
-            hint="Ask for fewer, or for GPUs of several hosts (`--any-hosts`).",
-        )
+        message = f"no host has {wish.count} GPUs of that kind: the most, {most}, are on {host}"
+        return Refused(message, code="too_few", hint="Ask for fewer, or for GPUs of several hosts (`--any-hosts`).")
     return None
 
 
@@ -60,17 +54,11 @@ def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
     if wish.latest is None or latest < wish.latest:
         days = (latest - allowance.now).total_seconds() / 86400
         return Refused(f"bookings are made at most {days:g} days ahead", code="too_far", hint="Look from earlier on.")
-    return Refused(
-        f"{format_hours(wish.length)} do not fit {span(allowed.earliest, latest, allowance.zone)}",
-        code="no_time",
-        hint="Take an earlier start, a later end, or less time.",
-    )
+    message = f"{format_hours(wish.length)} do not fit {span(allowed.earliest, latest, allowance.zone)}"
+    return Refused(message, code="no_time", hint="Take an earlier start, a later end, or less time.")
 
 
 def _closed(wish: Wish, fitting: Sequence[Slot], rules: Rules, person: str) -> Refused:
     times = dict.fromkeys(str(window) for slot in fitting for window in binding_windows(slot, rules, person))
-    return Refused(
-        f"the rules never leave {person} {wish.count} such GPUs for {format_hours(wish.length)} in that time",
-        code="window",
-        hint=(f"They are open: {'; '.join(times)}.", ShowRules()),
-    )
+    message = f"the rules never leave {person} {wish.count} such GPUs for {format_hours(wish.length)} in that time"
+    return Refused(message, code="window", hint=(f"They are open: {'; '.join(times)}.", ShowRules()))

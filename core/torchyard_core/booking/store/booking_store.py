@@ -137,10 +137,7 @@ def _team(engine: Engine) -> bool:
             text("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'torchyard'")
         ).scalar()
         if sees_schema is None:
-            raise BadUrl(
-                f"{place} has no calendar yet",
-                hint=SetUpTeam(),
-            )
+            raise BadUrl(f"{place} has no calendar yet", hint=SetUpTeam())
         no_member = PermissionDenied(
             f"your role `{engine.url.username}` is no member of the team in {place}",
             hint=("Ask an admin of the team to add you.", SetUpTeam(("--member", "NAME"))),
@@ -151,10 +148,7 @@ def _team(engine: Engine) -> bool:
         if version is not None and version not in KNOWN:
             raise StoreTooNew(place)
         if version != HEAD:
-            raise BadUrl(
-                f"{place} was made by an older Torchyard, and has to be brought up to date",
-                hint=SetUpTeam(),
-            )
+            raise BadUrl(f"{place} was made by an older Torchyard, and has to be brought up to date", hint=SetUpTeam())
         is_member, is_admin = connection.execute(text("SELECT torchyard.is_member(), torchyard.is_admin()")).one()
         if not is_member:  # a role may be a member of another team in the same cluster
             raise no_member

@@ -47,11 +47,8 @@ class BookingWriter:
         if abs(ahead) > CLOCK_TOLERANCE_S:
             way = "ahead of" if ahead > 0 else "behind"
             place = self._session.place
-            raise Refused(
-                f"this computer's clock is {abs(ahead) / 60:.0f} min {way} the one of {place}; nothing was booked",
-                code="clock",
-                hint="Set it right (`timedatectl set-ntp true`), and try again.",
-            )
+            message = f"this computer's clock is {abs(ahead) / 60:.0f} min {way} the one of {place}; nothing was booked"
+            raise Refused(message, code="clock", hint="Set it right (`timedatectl set-ntp true`), and try again.")
         return now, self._queries.load_rules(connection)
 
     def owner_of(self, draft: Draft) -> str:

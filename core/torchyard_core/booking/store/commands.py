@@ -21,8 +21,7 @@ from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store.booking_writer import BookingWriter, new_id, row_of
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
 from torchyard_core.booking.store.queries import BookingQueries
-from torchyard_core.booking.store.session import StoreSession
-from torchyard_core.booking.store.upsert import upsert
+from torchyard_core.booking.store.session import StoreSession, upsert
 from torchyard_core.booking.store.write_transactions import WriteTransactions
 from torchyard_core.booking.time_parser import to_utc, zone_of
 from torchyard_core.formatting import wall_clock

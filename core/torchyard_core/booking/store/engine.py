@@ -19,12 +19,12 @@ from sqlalchemy.engine import URL, make_url
 
 from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreUnavailable, StoreUnreadable
 from torchyard_core.booking.rules.team_rules import RULE_CODES
-from torchyard_core.booking.store.passwords import kept_password, keyring_name
 from torchyard_core.errors import TorchyardError
 from torchyard_core.next_steps import SetUpTeam, ShowRules
 
 BUSY_S = 30
 CONNECT_S = 5
+_KEYRING_SERVICE = "torchyard-bookings"
 _WRITES = "torchyard_writes"
 _ACTS = "torchyard_acts"
 _FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
@@ -87,23 +87,16 @@ def make_engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)
     try:
-        engine = create_engine(
-            url,
-            pool_pre_ping=True,
-            pool_size=1,
-            max_overflow=0,
-            connect_args={
-                **KEEPALIVE_SETTINGS,
-                "connect_timeout": CONNECT_S,
-                "application_name": f"torchyard {platform.node()}"[:63],
-                "options": "-csearch_path=torchyard,public -clock_timeout=20s -ctimezone=UTC",
-            },
-        )
+        connect_args = {
+            **KEEPALIVE_SETTINGS,
+            "connect_timeout": CONNECT_S,
+            "application_name": f"torchyard {platform.node()}"[:63],
+            "options": "-csearch_path=torchyard,public -clock_timeout=20s -ctimezone=UTC",
+        }
+        engine = create_engine(url, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args=connect_args)
     except ImportError:
-        raise BadUrl(
-            "PostgreSQL needs the library psycopg, which is not installed",
-            hint="Install it: `pip install 'torchyard[postgres]'`.",
-        ) from None
+        message = "PostgreSQL needs the library psycopg, which is not installed"
+        raise BadUrl(message, hint="Install it: `pip install 'torchyard[postgres]'`.") from None
 
     @event.listens_for(engine, "do_connect")
     def connect(dialect: Any, record: Any, args: Any, settings: dict[str, Any]) -> Any:
@@ -143,7 +136,7 @@ def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
         return psycopg.connect(*args, **settings)
     except psycopg.OperationalError as error:
         wants_password = "password" in str(error).lower()
-        password = kept_password(url) if wants_password else None
+        password = _kept_password(url) if wants_password else None
         if password is None:
             raise
         return psycopg.connect(*args, **{**settings, "password": password})
@@ -223,15 +216,11 @@ def _translated(error: exc.DBAPIError, url: URL) -> Exception:
     if missing := _missing(message, url):
         return missing
     if code == "42501":
-        return PermissionDenied(
-            f"your role `{url.username}` may not do that in {place}: {first}",
-            hint=SetUpTeam(("--member", str(url.username))),
-        )
+        message = f"your role `{url.username}` may not do that in {place}: {first}"
+        return PermissionDenied(message, hint=SetUpTeam(("--member", str(url.username))))
     if code.startswith("28") or "authentication failed" in message or "no password supplied" in message:
-        return StoreUnavailable(
-            f"{place} does not let {url.username} in: {_last_line(message)}",
-            hint=f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass.",
-        )
+        hint = f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass."
+        return StoreUnavailable(f"{place} does not let {url.username} in: {_last_line(message)}", hint=hint)
     if code == "53300" or any(words in message for words in _FULL):
         return StoreUnavailable(
             f"{place} has no connection left: as many programs use the server as it lets in",
@@ -258,13 +247,11 @@ def _missing(message: str, url: URL) -> BadUrl | None:
             hint=("Correct `bookings_url`, or create the database (`createdb`) and the calendar in it.", SetUpTeam()),
         )
     if f'role "{url.username}" does not exist' in message:
-        return BadUrl(
-            f"there is no role `{url.username}` in {place_of(url)}",
-            hint=(
-                "Correct `bookings_url`, or ask an admin of the team to add you.",
-                SetUpTeam(("--member", str(url.username))),
-            ),
+        hint = (
+            "Correct `bookings_url`, or ask an admin of the team to add you.",
+            SetUpTeam(("--member", str(url.username))),
         )
+        return BadUrl(f"there is no role `{url.username}` in {place_of(url)}", hint=hint)
     return None
 
 
@@ -307,3 +294,24 @@ def upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", "torchyard_core.booking.store:migrations")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def keyring_name(url: URL) -> str:
+    """The arguments of `keyring set`: the service, and role, host, port and database."""
+    return f"{_KEYRING_SERVICE} {_keyring_entry(url)}"
+
+
+def _kept_password(url: URL) -> str | None:
+    """The password in the keyring (Torchyard writes it to no file); None without an entry or a keyring."""
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        return keyring.get_password(_KEYRING_SERVICE, _keyring_entry(url))
+    except KeyringError:
+        return None
+
+
+def _keyring_entry(url: URL) -> str:
+    host = url.host or url.query.get("host") or "localhost"
+    return f"{url.username}@{host}:{url.port or 5432}/{url.database}"

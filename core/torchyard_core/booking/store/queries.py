@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
@@ -16,7 +17,7 @@ import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.change_history import Change, Noted, changes_of
 from torchyard_core.booking.errors import Refused, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Changes, Login, Position, Series, Slot, State
+from torchyard_core.booking.model import Booking, Changes, Login, Position, Series, Slot, State, rfc3339
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.length_limits import check_length
 from torchyard_core.booking.rules.quota import gpu_hours
@@ -26,10 +27,14 @@ from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with
 from torchyard_core.booking.store.change_feed import changed_since, position
 from torchyard_core.booking.store.gap_queries import busy_intervals
 from torchyard_core.booking.store.session import StoreSession
-from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.booking.zone_weeks import by_week
 from torchyard_core.next_steps import ListBookings
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_FIELDS = ("id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end")
+_SNAPSHOT_FRESH_S = 3600
+"""Enforcement acts on a snapshot no older than this."""
 
 
 @dataclass
@@ -290,7 +295,7 @@ class BookingQueries:
             return tuple(Login(*row) for row in connection.execute(select(tables.logins)).all())
 
     def snapshot(self, days: float = 3) -> dict[str, Any]:
-        """The calendar for agents; see `booking.sync.agent_snapshot`."""
+        """The calendar of the coming days for agents, sent by each desktop that connects."""
         now = self.now()
         until = now + timedelta(days=days)
         bookings = self.bookings(now, until, live=True)
@@ -322,3 +327,27 @@ def _booking_of(row: Row[Any], gpus: list[str]) -> Booking:
     values = row._asdict()
     start, end, state = values.pop("starts"), values.pop("ends"), State(values.pop("state"))
     return Booking(gpus=tuple(sorted(gpus)), start=start, end=end, state=state, **values)
+
+
+def agent_snapshot(
+    bookings: Iterable[Booking], logins: Iterable[Login], rules: Rules, person: str, taken: datetime, until: datetime
+) -> dict[str, Any]:
+    """JSON of the live bookings by start, without purposes, and of the logins by host pattern and user."""
+    live = [one for one in bookings if one.is_live and one.end > taken and one.start < until]
+    live.sort(key=lambda one: (one.start, one.id))
+    by_login = sorted(logins, key=lambda one: (one.host_pattern, one.user, one.person))
+    return {
+        "version": _SNAPSHOT_VERSION,
+        "taken": rfc3339(taken),
+        "fresh_s": _SNAPSHOT_FRESH_S,
+        "from": rfc3339(taken),
+        "until": rfc3339(until),
+        "person": person,
+        "idle_release_min": rules.idle_release_min,
+        "bookings": [one.to_json(_SNAPSHOT_FIELDS) for one in live],
+        "enforcement": [asdict(one) for one in rules.enforcement],
+        "logins": [
+            {"host": host, "user": user, "persons": [one.person for one in group]}
+            for (host, user), group in groupby(by_login, key=lambda one: (one.host_pattern, one.user))
+        ],
+    }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, Table, text
+from sqlalchemy.dialects import postgresql, sqlite
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import whole_seconds
@@ -80,3 +81,24 @@ class StoreSession:
             else:
                 found.append(row)
         return found
+
+
+def upsert(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    renewed: Sequence[str],
+    *,
+    newest: str | None = None,
+) -> None:
+    """INSERT … ON CONFLICT: renews the named columns of known keys, with `newest` unless that column would decrease."""
+    make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    statement: Any = make(table)
+    columns = {name: statement.excluded[name] for name in renewed}
+    keys = list(table.primary_key.columns)
+    if columns:
+        where = statement.excluded[newest] >= table.c[newest] if newest else None
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=columns, where=where)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
+    connection.execute(statement, list(rows))

@@ -11,8 +11,15 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
 from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreTooNew
-from torchyard_core.booking.store.engine import has_calendar, make_engine, parsed, place_of, transaction, upgrade
-from torchyard_core.booking.store.passwords import keyring_name
+from torchyard_core.booking.store.engine import (
+    has_calendar,
+    keyring_name,
+    make_engine,
+    parsed,
+    place_of,
+    transaction,
+    upgrade,
+)
 from torchyard_core.booking.store.tables import HEAD, KNOWN
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
@@ -64,17 +71,11 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> 
     names = list(dict.fromkeys([*leaders, *members]))
     for name in names:
         if not _NAME.fullmatch(name) or name.startswith("pg_") or name in ("torchyard_member", "torchyard_admin"):
-            raise Refused(
-                f"`{name}` cannot be the name of a role",
-                code="bad_name",
-                hint="Use letters, digits, `_`, `.` and `-`, at most 63, and not pg_….",
-            )
+            hint = "Use letters, digits, `_`, `.` and `-`, at most 63, and not pg_…."
+            raise Refused(f"`{name}` cannot be the name of a role", code="bad_name", hint=hint)
         if name == address.username:
-            raise Refused(
-                f"`{name}` sets up the database and owns its tables, and owners stand above its policies",
-                code="bad_name",
-                hint="Give that person another role for booking.",
-            )
+            message = f"`{name}` sets up the database and owns its tables, and owners stand above its policies"
+            raise Refused(message, code="bad_name", hint="Give that person another role for booking.")
     engine = make_engine(address)
     try:
         with transaction(engine, writes=True) as connection:
@@ -124,11 +125,8 @@ def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> 
     elif connection.execute(
         text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = :name"), {"name": name}
     ).scalar():
-        raise Refused(
-            f"the role `{name}` is above all policies (a superuser, or BYPASSRLS)",
-            code="bad_name",
-            hint="Give that person another role for booking.",
-        )
+        message = f"the role `{name}` is above all policies (a superuser, or BYPASSRLS)"
+        raise Refused(message, code="bad_name", hint="Give that person another role for booking.")
     connection.exec_driver_sql(f"GRANT {'torchyard_admin' if is_admin else 'torchyard_member'} TO {quoted}")
     connection.execute(
         text(

@@ -52,11 +52,9 @@ def transfer_all(
                 rows = [_renamed(dict(row._mapping), renamed) for row in reading.execute(select(table))]
                 counts[table.name] = _add(writing, table, rows)
     except Overlap:
-        raise Refused(
-            f"bookings of {source.place} and of {target.place} overlap; nothing was moved",
-            code="conflict",
-            hint="Cancel those of one side that are in the way, and move again.",
-        ) from None
+        message = f"bookings of {source.place} and of {target.place} overlap; nothing was moved"
+        hint = "Cancel those of one side that are in the way, and move again."
+        raise Refused(message, code="conflict", hint=hint) from None
     return counts
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_core.cli.context import Yes, command_context
-from torchyard_core.cli.output import Json, error_as_json, print_json, remark, say
-from torchyard_core.cli.views.host_progress import host_progress
+from torchyard_core.cli.output import Json, error_as_json, host_progress, print_json, remark, say
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
 from torchyard_core.identity import desktop_identity
 

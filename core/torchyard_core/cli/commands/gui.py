@@ -42,9 +42,7 @@ def find_program() -> str:
     """Path of the window's program: beside this Python, else on PATH. Raises UsageError."""
     found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
     if found is None:
-        raise UsageError(
-            f"the window is not installed: there is no {PROGRAM} beside {sys.executable} or on your PATH.",
-            code="no_gui",
-            hint="Install Torchyard again: `pip install torchyard`, or `make setup` in its source.",
-        )
+        message = f"the window is not installed: there is no {PROGRAM} beside {sys.executable} or on your PATH."
+        hint = "Install Torchyard again: `pip install torchyard`, or `make setup` in its source."
+        raise UsageError(message, code="no_gui", hint=hint)
     return found

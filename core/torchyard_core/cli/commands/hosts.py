@@ -13,9 +13,8 @@ from torchyard_agent.protocol.attribution import clean_name
 from torchyard_core.cli.calendar_sync import sync_calendar
 from torchyard_core.cli.context import CommandContext, Yes, command_context
 from torchyard_core.cli.login_prompts import terminal_questions
-from torchyard_core.cli.output import Json, as_called, print_json, remark, say, table
+from torchyard_core.cli.output import Json, as_called, host_progress, print_json, remark, say, table
 from torchyard_core.cli.views import audit_table
-from torchyard_core.cli.views.host_progress import host_progress
 from torchyard_core.errors import AgentMissing, HostError, UsageError
 from torchyard_core.fleet.host_audit import HostAudit, audit_of, by_time
 from torchyard_core.fleet.host_check import HostCheck, check_host, gpu_summary

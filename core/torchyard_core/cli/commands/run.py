@@ -165,11 +165,8 @@ def launch_and_follow(
             ) from None
         except BrokenPipeError:
             discard_output()
-            raise RunFailed(
-                "the reader of this output has gone, so the launch was taken back.",
-                code="unread",
-                hint="Add --detach to start it and leave.",
-            ) from None
+            message = "the reader of this output has gone, so the launch was taken back."
+            raise RunFailed(message, code="unread", hint="Add --detach to start it and leave.") from None
         sync_calendar(chosen, fleet)  # the agents need the run's booking while no desktop is connected
         if started.reserved.start_at is not None and not as_json:
             when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())

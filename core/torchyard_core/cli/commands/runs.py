@@ -316,11 +316,8 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
             return event
         if event is not None and event["event"] == "connection" and event["state"] == "lost":
             raise AgentFailed(event["host"], f"the connection to {event['host']} was lost; it was asked to stop.")
-    raise RunFailed(
-        f"run {run.run_id} has not ended within {STOP_WITHIN_S:.0f} s.",
-        code="still_stopping",
-        hint=StopRun(run.run_id, ("--force",)),
-    )
+    message = f"run {run.run_id} has not ended within {STOP_WITHIN_S:.0f} s."
+    raise RunFailed(message, code="still_stopping", hint=StopRun(run.run_id, ("--force",)))
 
 
 def _require_alive(shown: dict[str, Any]) -> None:

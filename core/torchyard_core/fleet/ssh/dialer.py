@@ -110,11 +110,8 @@ class SshDialer:
             except LoginExpired as closed:
                 late += 1
                 if late == LATE_ATTEMPTS:
-                    raise Unreachable(
-                        route.name,
-                        f"{route.name} ({route.place}) did not wait for the answer (LoginGraceTime).",
-                        hint="Try again, and answer sooner.",
-                    ) from closed
+                    message = f"{route.name} ({route.place}) did not wait for the answer (LoginGraceTime)."
+                    raise Unreachable(route.name, message, hint="Try again, and answer sooner.") from closed
 
     def _open(self, route: Route, log_in: Callable[[paramiko.Transport], None]) -> SshConnection:
         """Makes one attempt. Raises HostError, EarlyDrop or LoginExpired."""
@@ -153,11 +150,8 @@ class SshDialer:
         except (paramiko.SSHException, EOFError, OSError) as error:
             complaint = sock.complaint() if isinstance(sock, ProxyCommand) else ""
             if complaint and not any(mark in complaint for mark in DROPPED_MARKS):
-                raise Unreachable(
-                    route.name,
-                    f"the ProxyCommand to {route.name} failed: {complaint}.",
-                    hint="Try the command of ~/.ssh/config by hand.",
-                ) from error
+                message = f"the ProxyCommand to {route.name} failed: {complaint}."
+                raise Unreachable(route.name, message, hint="Try the command of ~/.ssh/config by hand.") from error
             if _was_dropped(error):
                 # paramiko reports its own timeout like a close by the server.
                 if transport.remote_version and time.monotonic() - began >= transport.handshake_timeout:

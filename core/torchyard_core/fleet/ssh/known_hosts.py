@@ -58,12 +58,9 @@ class KnownHosts:
         if not known:
             if route.key_name.startswith("[") and self._named(route.address.lower()).get(key.get_name()) == key:
                 return  # as in ssh(1), the same key recorded without its port is accepted
-            raise KeyUnknown(
-                route.name,
-                f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}.",
-                fingerprint=fingerprint(key),
-                hint=("Compare it with the host's own before you trust it.", TrustKey(route.name)),
-            )
+            message = f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}."
+            hint = ("Compare it with the host's own before you trust it.", TrustKey(route.name))
+            raise KeyUnknown(route.name, message, fingerprint=fingerprint(key), hint=hint)
         raise KeyChanged(
             route.name,
             f"the host key of {route.name} ({route.place}) has changed: it shows {fingerprint(key)}, "

@@ -24,27 +24,18 @@ def explain(route: Route, error: BaseException) -> HostError:
             "to another program?",
         )
     if isinstance(error, socket.gaierror):
-        return Unreachable(
-            name,
-            f"the address {route.address} of {name} is not known to this computer.",
-            hint="Set `address` in the fleet file to an IP address, or to a Host of ~/.ssh/config.",
-        )
+        hint = "Set `address` in the fleet file to an IP address, or to a Host of ~/.ssh/config."
+        return Unreachable(name, f"the address {route.address} of {name} is not known to this computer.", hint=hint)
     if isinstance(error, ConnectionRefusedError):
         return Unreachable(
             name, f"port {route.port} of {route.address} ({name}) refused.", hint="Is sshd running there?"
         )
     if isinstance(error, TimeoutError):
-        return Unreachable(
-            name,
-            f"{place} did not answer within {route.connect_timeout_s:.0f} s.",
-            hint="Is it up, and does a firewall allow the connection?",
-        )
+        message = f"{place} did not answer within {route.connect_timeout_s:.0f} s."
+        return Unreachable(name, message, hint="Is it up, and does a firewall allow the connection?")
     if isinstance(error, paramiko.SSHException) and ("banner" in str(error) or "No existing session" in str(error)):
-        return Unreachable(
-            name,
-            f"{place} accepts the connection and does not speak SSH.",
-            hint="Is the port right, and is the host overloaded?",
-        )
+        message = f"{place} accepts the connection and does not speak SSH."
+        return Unreachable(name, message, hint="Is the port right, and is the host overloaded?")
     if isinstance(error, paramiko.ChannelException):
         return Unreachable(name, f"{place} refused: {error.text}.", hint="Does its sshd allow this user to do that?")
     detail = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__

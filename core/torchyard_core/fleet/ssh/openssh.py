@@ -83,24 +83,14 @@ def explain(host: str, output: str) -> HostError | None:
     """The HostError for the error output of `ssh`; None if the output does not concern the connection."""
     text = " ".join(output.split())[-300:]
     if "HOST IDENTIFICATION HAS CHANGED" in output:
-        return KeyChanged(
-            host,
-            f"the host key of {host} has changed, says ssh.",
-            fingerprint=_fingerprint(output),
-        )
+        return KeyChanged(host, f"the host key of {host} has changed, says ssh.", fingerprint=_fingerprint(output))
     if "Host key verification failed" in output:
-        return KeyUnknown(
-            host,
-            f"the host key of {host} is not known, says ssh.",
-            fingerprint=_fingerprint(output),
-            hint=("Compare it with the host's own before you trust it.", TrustKey(host)),
-        )
+        message = f"the host key of {host} is not known, says ssh."
+        hint = ("Compare it with the host's own before you trust it.", TrustKey(host))
+        return KeyUnknown(host, message, fingerprint=_fingerprint(output), hint=hint)
     if "Permission denied" in output or "Too many authentication failures" in output:
-        return LoginRefused(
-            host,
-            f"ssh could not log in on {host}: {text}.",
-            hint=f"`ssh {host}` with the same settings must work without a prompt.",
-        )
+        message = f"ssh could not log in on {host}: {text}."
+        return LoginRefused(host, message, hint=f"`ssh {host}` with the same settings must work without a prompt.")
     if any(words in output for words in _UNREACHABLE):
         return Unreachable(host, f"ssh cannot reach {host}: {text}.", hint="Is it up, and is the address right?")
     return None

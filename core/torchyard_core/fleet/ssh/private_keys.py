@@ -50,7 +50,7 @@ class KeyFile:
             return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # cryptography takes bytes
         except UnknownKeyType as error:
             raise BadKey(
-                f"the key {self.display_path} is of a type that the built-in SSH client does not support",
+                f"the key {self.display_path} is of a type that the built-in SSH client does not support"
             ) from error
         except OSError as error:
             raise BadKey(f"the key {self.display_path} cannot be read: {error.strerror}") from error

@@ -139,22 +139,17 @@ def _own_login(name: str) -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError) as error:  # in containers, users may have no name
-        raise LoginRefused(
-            name,
-            f"there is no user name for the login on {name}: this computer's user has none.",
-            hint="Set `user` for the host in the fleet file or in ~/.ssh/config.",
-        ) from error
+        message = f"there is no user name for the login on {name}: this computer's user has none."
+        hint = "Set `user` for the host in the fleet file or in ~/.ssh/config."
+        raise LoginRefused(name, message, hint=hint) from error
 
 
 def jump_host(name: str, jump: str) -> Host:
     """Parses a jump of ssh_config(5): `user@address:port` or `[address]:port`, optionally after `ssh://`."""
     match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d+))?/?", jump)
     if not match:
-        raise Unreachable(
-            name,
-            f"the jump `{jump}` on the way to {name} is malformed.",
-            hint="Write it as user@address:port in ProxyJump of ~/.ssh/config, or in the fleet file's `proxy_jump`.",
-        )
+        hint = "Write it as user@address:port in ProxyJump of ~/.ssh/config, or in the fleet file's `proxy_jump`."
+        raise Unreachable(name, f"the jump `{jump}` on the way to {name} is malformed.", hint=hint)
     user, address, port = match.groups()
     address = address.strip("[]")
     # Not validated, because an IPv6 address is not a valid host name of the fleet.
@@ -201,9 +196,7 @@ def _number(name: str, found: Settings, key: str, default: int) -> int:
     match = re.fullmatch(r"(\d+)([smhSMH]?)", text)
     if not match:
         raise Unreachable(
-            name,
-            f"~/.ssh/config has `{text}` for {key} of {name}, which is not a number.",
-            hint="Correct it there.",
+            name, f"~/.ssh/config has `{text}` for {key} of {name}, which is not a number.", hint="Correct it there."
         )
     return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
 
@@ -269,9 +262,6 @@ class UserConfig:
                     self._config = _Unexpanded.from_text(config_text(expand_user(self._path)))
                 found: dict[str, Any] = dict(self._config.lookup(alias))
             except (paramiko.ConfigParseError, paramiko.SSHException, ValueError, KeyError) as error:
-                raise FileProblem(
-                    f"{self._path} is malformed: {error}.",
-                    code="ssh_config",
-                    hint="`ssh -G HOST` may say more. Hosts with `transport: openssh` or `local: true` do not need it.",
-                ) from error
+                hint = "`ssh -G HOST` may say more. Hosts with `transport: openssh` or `local: true` do not need it."
+                raise FileProblem(f"{self._path} is malformed: {error}.", code="ssh_config", hint=hint) from error
         return {key: value for key, value in found.items() if value is not None}

@@ -72,10 +72,8 @@ def _parsed(text: str) -> Any:
 def _built(reader: DocumentReader, jobs: dict[str, Job], source: str) -> Topology:
     data: dict[str, Any] = {"name": "cluster-spec", "pools": as_pools(jobs.values())}
     if "workerpool2" in jobs:
-        reader.remark(
-            "workerpool2 is read as parameter servers; the document does not tell them from reducers.",
-            ("cluster", "workerpool2"),
-        )
+        message = "workerpool2 is read as parameter servers; the document does not tell them from reducers."
+        reader.remark(message, ("cluster", "workerpool2"))
     data |= pins_with_remarks(reader, jobs.values())
     data["program"] = missing_program(reader.remarks)
     return built(data, source, reader.line(("cluster",)))

@@ -302,11 +302,8 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
     """Writes a CustomJob's `displayName` and `jobSpec`, or flags. Raises UsageError for both servers and reducers."""
     form = options.form or FORMS[0]
     if count_of(topology, Role.PS) and count_of(topology, Role.REDUCER):
-        raise UsageError(
-            "Vertex AI's pool 2 holds parameter servers or reducers, not both, and this topology has both.",
-            code="no_such_thing",
-            hint="Remove the pools of one of the two roles.",
-        )
+        message = "Vertex AI's pool 2 holds parameter servers or reducers, not both, and this topology has both."
+        raise UsageError(message, code="no_such_thing", hint="Remove the pools of one of the two roles.")
     remarks: list[Remark] = []
     pools = role_pools(topology, remarks, *Role)
     runs = _Programs(topology, options, remarks)

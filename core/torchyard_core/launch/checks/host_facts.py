@@ -103,15 +103,8 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
         message = f"torch is not installed for {python['path']} on {host}; `setup` may activate an environment with it."
         lines.append(Check("torch", host, True, message, warning=True))
     else:
-        lines.append(
-            Check(
-                "torch",
-                host,
-                False,
-                f"torch is not installed for {python['path']} on {host}.",
-                f"Run `{python['path']} -m pip install torch` there, or set `python` to an environment that has it.",
-            )
-        )
+        install = f"Run `{python['path']} -m pip install torch` there, or set `python` to an environment that has it."
+        lines.append(Check("torch", host, False, f"torch is not installed for {python['path']} on {host}.", install))
     return lines
 
 
@@ -121,10 +114,7 @@ def _check_disk(host: str, facts: dict[str, Any]) -> Check:
     free = float(facts["disk_free_gb"]) * 1024
     if free >= MIN_DISK_MB:
         return Check("disk", host, True, f"{free / 1024:.0f} GB free")
+    message = f"the disk of {host} is full: {free:.0f} MB free for the agent's folder, {MIN_DISK_MB:.0f} MB needed."
     return Check(
-        "disk",
-        host,
-        False,
-        f"the disk of {host} is full: {free:.0f} MB free for the agent's folder, {MIN_DISK_MB:.0f} MB needed.",
-        ("Free disk space, or choose another folder.", SetHostField(host, "agent_dir")),
+        "disk", host, False, message, ("Free disk space, or choose another folder.", SetHostField(host, "agent_dir"))
     )

@@ -49,14 +49,12 @@ def check_start_clock(primary: str, clock: Clock) -> Check:
         return Check(
             "clock", primary, True, f"the run starts by the clock of {primary}, {abs(by):.3f} s off this computer's"
         )
-    return Check(
-        "clock",
-        primary,
-        False,
+    message = (
         f"the run would start by the clock of {primary}, which is {abs(by):.1f} s "
-        f"{'ahead of' if by > 0 else 'behind'} this computer's.",
-        "Run a time service (chrony, systemd-timesyncd) on both, or start the run now.",
+        f"{'ahead of' if by > 0 else 'behind'} this computer's."
     )
+    hint = "Run a time service (chrony, systemd-timesyncd) on both, or start the run now."
+    return Check("clock", primary, False, message, hint)
 
 
 def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:

@@ -123,11 +123,8 @@ def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
         return close[0]
     if close:
         more = f" and {len(close) - 5} more" if len(close) > 5 else ""
-        raise UsageError(
-            f"{run_id} matches several runs: {', '.join(run.run_id for run in close[:5])}{more}.",
-            code="ambiguous",
-            hint="Type more of the ID.",
-        )
+        message = f"{run_id} matches several runs: {', '.join(run.run_id for run in close[:5])}{more}."
+        raise UsageError(message, code="ambiguous", hint="Type more of the ID.")
     raise UsageError(f"no run {run_id} is known.", code="no_run", hint=ListRuns())
 
 

@@ -27,13 +27,7 @@ class LogReader:
     """The lines of one rank's log, from its start, also while it grows."""
 
     def __init__(
-        self,
-        run_id: str,
-        replica: str,
-        local_rank: int,
-        link: AgentLink,
-        reattach: Reattach,
-        tail: int | None = None,
+        self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach, tail: int | None = None
     ):
         """`tail`: begin with the last complete lines, so many."""
         self.replica = replica

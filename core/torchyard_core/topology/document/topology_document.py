@@ -166,11 +166,9 @@ class TopologyDocument:
             raise FileProblem(f"{target} holds no topology, and is left as it is.", code="broken_file")
         _refuse_read_only(target)
         if target == self.path and self.disk_state() == "changed":
-            raise FileProblem(
-                f"{target} was changed by another program since it was read.",
-                code="changed_on_disk",
-                hint="Save under another name, read it again, or write over it.",
-            )
+            message = f"{target} was changed by another program since it was read."
+            hint = "Save under another name, read it again, or write over it."
+            raise FileProblem(message, code="changed_on_disk", hint=hint)
         text = self.text
         write_atomically(target, text)
         self.path = target
