@@ -21,9 +21,7 @@ class StopDialog(QDialog):
         sentence = self.tr("It has run for {time}. What it did not save is lost.").format(time=lasted)
         if is_stopping:
             sentence = self.tr("It is being stopped already, and has its time to end well.")
-        self.force = QCheckBox(
-            self.tr("Kill now (skip the {seconds} s grace period)").format(seconds=f"{grace_s:.0f}")
-        )
+        self.force = QCheckBox(self.tr("Kill now (skip the {seconds} s grace period)").format(seconds=f"{grace_s:.0f}"))
         self.force.setChecked(is_stopping)
         buttons = QDialogButtonBox()
         self.stop = buttons.addButton(self.tr("Stop the run"), QDialogButtonBox.ButtonRole.AcceptRole)

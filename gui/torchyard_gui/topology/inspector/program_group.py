@@ -74,7 +74,7 @@ class ProgramGroup(QWidget):
         add, tr = self.failures.add, self.tr
         tip = tr("A folder that all hosts share, for checkpoints. Empty: each host keeps its own.")
         add("checkpoint_dir", tr("Checkpoints in"), TextField(tr("no shared folder")), tip)
-        add("checkpoint_every_s", tr("Checkpoint every (s)"), AmountField(600.0), tr("Seconds between two checkpoints."))
+        add("checkpoint_every_s", tr("Checkpoint every (s)"), AmountField(600.0), tr("Seconds between checkpoints."))
         tip = tr("How often replicas that fail together may be started again, from their last checkpoint.")
         add("max_restarts", tr("Restarts"), WholeField(2), tip)
         spares = ChoiceField([(True, tr("one a rank")), (False, tr("none"))])

@@ -17,7 +17,12 @@ PROCESS = {"program": "train\x1b[2J", "pid": 7, "user": "lee", "gpus": ["GPU-1",
     [
         ({"what": "upgrade", "version": "1.1", "before": "1.0"}, "agent replaced", "-", "1.1 after 1.0"),
         ({"what": "undeploy", "refused": "run_alive", "by": "kim"}, "undeploy refused", "kim", "a run lives there"),
-        ({"what": "housekeeping", "runs": 2, "snapshots": 1}, "garbage collected", "the agent itself", "2 runs, 1 snapshot"),
+        (
+            {"what": "housekeeping", "runs": 2, "snapshots": 1},
+            "garbage collected",
+            "the agent itself",
+            "2 runs, 1 snapshot",
+        ),
         ({"what": "unheard of"}, "unheard of", "-", "-"),
         (
             {"what": "enforcement", "act": "warned", "dry_run": True, "verdict": "others", "owner": "kim", **PROCESS},
