@@ -56,7 +56,7 @@ class _Key(QWidget):
         if (ordered, me) == (self._persons, self._me):
             return
         self._persons, self._me = ordered, me
-        self.setAccessibleName(self.tr("People: {names}").format(names=", ".join(self._persons)))
+        self.setAccessibleName(self.tr("Owners: {names}").format(names=", ".join(self._persons)))
         self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:

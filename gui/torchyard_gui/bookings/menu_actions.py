@@ -32,7 +32,7 @@ class BookingActions(PageActions):
         self.paste = self._make("edit", tr("Paste a booking"), "paste", "Ctrl+V", tip)
         copy = tr("Copy the command that books")
         self.copy = self._make("edit", copy, "copy", "Ctrl+Shift+C", tr("As a command line"))
-        tip = tr("Search titles, purposes, people")
+        tip = tr("Search titles, purposes, owners")
         self.search = self._make("edit", tr("Find in titles"), "search", "Ctrl+F", tip)
         self.today = self._make("view", tr("Today"), "calendar", "T", tr("Back to today"))
         self.earlier = self._make("view", tr("Earlier"), "chevron-left", "Alt+Left", tr("The days before"))

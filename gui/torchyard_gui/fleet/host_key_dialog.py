@@ -86,7 +86,7 @@ class HostKeyDialog(QDialog):
             self.notice.show_notice(
                 "fail",
                 self.tr(
-                    "The host was reinstalled, or somebody stands between you and it. Trust the new key only if the "
+                    "The host was reinstalled, or an attacker intercepts the connection. Trust the new key only if the "
                     "host's owner confirms it."
                 ),
                 closable=False,

@@ -126,7 +126,7 @@ def moment_in_words(moment: TimelineEvent) -> str:
         "host": moment.host,
         "state": state_word(moment.state),
         "reason": moment.reason,
-        "by": moment.by or translate("Runs", "somebody"),
+        "by": moment.by or translate("Runs", "another user"),
     }
     waiting = moment.waiting
     if waiting is not None:

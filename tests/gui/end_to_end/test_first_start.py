@@ -99,7 +99,7 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
     text = file.read_text()
     rename(person, "mine")
     file.write_text(THEIRS + text)
-    person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
+    person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by another program" in page.notice_bar.text)
     person.keys(Qt.Key.Key_S, CONTROL)
     assert file.read_text() == THEIRS + text
 
@@ -112,7 +112,7 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
     # Again, keeping their version.
     rename(person, "mine again")
     file.write_text(THEIRS + text)
-    person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
+    person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by another program" in page.notice_bar.text)
     person.press(person.button(page.notice_bar, "Read theirs"))
     assert page.document.value.name == "digits-three-hosts"
     assert page.document.text == THEIRS + text

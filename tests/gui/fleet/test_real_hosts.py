@@ -77,7 +77,7 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     qtbot.waitUntil(lambda: dialog.trust_button.isVisible(), timeout=WITHIN_MS)
     assert dialog.on_record.fingerprint.text() == before
     assert dialog.shown.fingerprint.text() == lab3["gpu-a"].host_key_fingerprint
-    assert "somebody stands between" in dialog.notice.text
+    assert "an attacker intercepts" in dialog.notice.text
     qtbot.keyClick(dialog, Qt.Key.Key_Return)  # Enter never trusts
     assert state_of(model, "gpu-a") == "key changed"
     page.trust("gpu-a")

@@ -43,11 +43,11 @@ def test_one_launches_and_others_stop() -> None:
     ]
 
 
-def test_a_desktop_that_did_not_say_is_somebody_and_an_unknown_wish_is_told_as_it_is() -> None:
+def test_a_desktop_that_did_not_say_is_another_user_and_an_unknown_request_is_shown_unchanged() -> None:
     run = Acting(HOSTS)
     asked(run, "stop", "", 20, force=False)
     asked(run, "pause", "kim", 30)
-    assert words_of(run) == ["somebody asked to stop it", "kim@laptop: pause"]
+    assert words_of(run) == ["another user asked to stop it", "kim@laptop: pause"]
 
 
 def test_each_has_a_mark() -> None:

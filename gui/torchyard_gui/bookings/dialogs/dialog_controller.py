@@ -120,7 +120,7 @@ class DialogController(QObject):
         dialog = ConfirmationDialog(
             self.tr("Share the calendar with the team"),
             self.tr(
-                "This calendar is a file on this computer: nobody else sees it. A team keeps its calendar in a "
+                "This calendar is a file on this computer, which only you see. A team keeps its calendar in a "
                 "PostgreSQL database. An admin of an empty one runs the first command; it prints the line that each "
                 "member puts into settings.yaml. The second takes along what is booked here."
             ),

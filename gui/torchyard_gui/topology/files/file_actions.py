@@ -181,7 +181,7 @@ class FileActions(QObject):
             self._report_changed()
 
     def _report_changed(self) -> None:
-        text = self.tr("{file} was changed by somebody else since it was read here.")
+        text = self.tr("{file} was changed by another program since it was read here.")
         if self._document.is_modified:
             text += " " + self.tr("Your own changes are not saved.")
         self._notices.show(

@@ -208,7 +208,7 @@ def test_a_file_that_is_not_there(digits: Driver, tmp_path: Path) -> None:
 def test_a_file_that_somebody_else_changed_is_noticed(digits: Driver, digits_file: Path) -> None:
     change(digits)
     replace_file(digits_file, DIGITS.replace("replicas: 4", "replicas: 2"))
-    digits.wait_until(lambda: "was changed by somebody else" in digits.notice())
+    digits.wait_until(lambda: "was changed by another program" in digits.notice())
     assert "Your own changes are not saved." in digits.notice()
     press(digits, "Read theirs")
     assert digits.counts() == {"chief": 1, "workers": 2}
@@ -230,7 +230,7 @@ def test_saving_over_somebody_else_s_changes_is_refused_even_unnoticed(digits: D
     change(digits)
     digits_file.write_text(DIGITS + "# theirs\n")
     digits.keys(Qt.Key.Key_S, CONTROL)
-    assert "was changed by somebody else" in digits.notice()
+    assert "was changed by another program" in digits.notice()
     assert digits_file.read_text().endswith("# theirs\n")
 
 
