@@ -68,7 +68,7 @@ def _own_addresses(family: int) -> Iterator[tuple[int, bytes]]:
                     return
                 _, _, _, _, index = _ADDRESS_MESSAGE.unpack_from(answer, _HEADER.size)
                 attributes = dict(_attributes(answer[length:size]))
-                # Of a point-to-point link, _IFA_ADDRESS is the other end.
+                # On a point-to-point link, _IFA_ADDRESS is the address of the peer.
                 own = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
                 if own is not None:
                     yield index, own

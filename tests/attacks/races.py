@@ -355,7 +355,7 @@ class IdleRelease(Race):
 
 
 class Waitlist(Race):
-    """A GPU with three waiting requests is released, while all others try to book it."""
+    """A GPU with three waiting requests is released while all other clients try to book it."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None))

@@ -66,7 +66,7 @@ class Notice(NamedTuple):
 
 
 class Act(NamedTuple):
-    """One thing to do now, and to note in the audit."""
+    """An action to carry out now and to record in the audit log."""
 
     what: str
     case: Case

@@ -202,7 +202,7 @@ class RankEnvironment:
             "TORCHELASTIC_MAX_RESTARTS": str(self._cluster["max_restarts"]),
             # Without a torchrun agent, rank 0 serves the store.
             "TORCHELASTIC_USE_AGENT_STORE": "False",
-            # A node may have several replicas; `torchyard_roles` counts within its own replica.
+            # A node may have several replicas; `torchyard_roles` counts processes within one replica.
             "TORCHYARD_PROCESS": str(local_rank),
             "TORCHYARD_PROCESSES": str(replica["processes"]),
         }

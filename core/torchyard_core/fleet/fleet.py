@@ -142,7 +142,7 @@ class Fleet:
         return self.each(self.hosts if names is None else names, partial(self.link, install=install))
 
     def known(self) -> Sequence[HostFacts]:
-        """The cached facts of every host for the planner. The use of GPUs is known only if it was read just now."""
+        """The cached facts of every host, for the planner, with the latest GPU usage where it is still current."""
         with self._lock:
             unkept = dict(self._found)
         planned = planner_hosts(list(self.hosts.values()), {**load_facts(self._facts_file), **unkept})

@@ -324,7 +324,7 @@ class FleetModel(QObject):
             if link is None or self._links.is_asking(name):
                 continue
             if not self._links.holds(name, link) and not self._statuses[name].answers:
-                self._start([name], "checking", install=False)  # a launch connected to it
+                self._start([name], "checking", install=False)  # a launch has connected to this host
             self._links.hold(name, link)
             self._links.ask(name, link)
 

@@ -101,7 +101,7 @@ class LaunchJob(QObject):
         if not self.is_cancelled:
             self._answered.clear()
             self._emit("asked", question)
-            if self.is_cancelled:  # meanwhile, on the GUI thread
+            if self.is_cancelled:  # cancelled on the GUI thread in the meantime
                 self._answered.set()
             self._answered.wait()
         return self._answer and not self.is_cancelled

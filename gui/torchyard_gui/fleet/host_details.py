@@ -223,7 +223,7 @@ class ActionButton(QPushButton):
 
 
 class _Heading(QWidget):
-    """A line with a heading."""
+    """A row with a section heading."""
 
     def __init__(self, text: str):
         super().__init__()

@@ -326,7 +326,7 @@ class Plots(QWidget):
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
-        if kind == "use" and has_gpus:  # the load of CPUs may exceed 100 %
+        if kind == "use" and has_gpus:  # not for CPUs, whose load may exceed 100 %
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return

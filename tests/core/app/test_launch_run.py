@@ -1,4 +1,4 @@
-"""Launches as the command and the window make them: their order, and what the history keeps of each end."""
+"""Launches by the command and by the window: the order of their steps, and what the history records of each outcome."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     page.editor.show_host("gpu-c")
     office.wait_until(lambda: office.free("gpu-c") != "4 of 4 free")
 
-    # Now, for 8 h: two are booked, one from 15:00, the fourth later. The design takes the rest.
+    # Of the next 8 h: two GPUs are booked now, a third from 15:00, a fourth only later. The plan takes the others.
     assert page.bar.when.text() == "When: now, 8 h"
     assert page.current_plan.replica("worker-16").host == "gpu-c"
     assert [gpu.index for gpu in page.current_plan.replica("worker-16").gpus] == [3]

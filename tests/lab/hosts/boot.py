@@ -27,8 +27,8 @@ START_SSHD = (
 def kept_reachable(spec: HostSpec) -> list[Path]:
     """Folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
 
-    The interpreter of a virtual environment links to its base, so both are included; with pyenv, all of pyenv. A host
-    without Python gets none of them, and a host with an old Python only that.
+    A virtual environment's interpreter links to its base interpreter, so both folders are included; with pyenv, its
+    whole folder. A host specified without Python gets no interpreter, one with an old Python only that interpreter.
     """
     if spec.python == "none":
         return []

@@ -142,7 +142,7 @@ class LabHost:
         return self._machine.processes() if self._machine else []
 
     def clean(self) -> None:
-        """Restore the state at boot: cable, sshd, no other processes, HOME and /tmp wiped."""
+        """Restore the state at boot: cable connected, sshd running, no other processes, HOME and /tmp empty."""
         self.mend_cable()
         self.unshape()
         if self.spec.ssh_environment:

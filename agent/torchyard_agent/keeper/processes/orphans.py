@@ -50,7 +50,7 @@ def _replica(pid: int) -> str:
 
 
 def find(run_dir: str) -> list[int]:
-    """Processes of this user whose environment has the run's folder or a path in it."""
+    """PIDs of this user's processes whose environment names the run's folder or a path below it."""
     return [pid for pid, path in run_dirs() if pid != os.getpid() and (path + "/").startswith(run_dir + "/")]
 
 

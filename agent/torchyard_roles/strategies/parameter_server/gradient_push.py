@@ -206,7 +206,7 @@ class ClippedGradients:
         self._limit: float | None = None
 
     def mark(self) -> None:
-        """Note the current gradients."""
+        """Remember the current gradients, to tell later which have changed."""
         self._marks = self._gradients.marks()
 
     def limit(self, value: float) -> None:

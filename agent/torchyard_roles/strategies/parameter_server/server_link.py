@@ -217,7 +217,7 @@ class ServerLink:
     # Exchanges
 
     def note_gradients(self) -> None:
-        """Gradients of the installed parameters were computed."""
+        """Record that gradients of the installed parameters have been computed."""
         if self._base is None:
             self._base = self.version
 

@@ -206,7 +206,7 @@ def serve(environment: Environment) -> None:
         server.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
 
     signal.signal(signal.SIGTERM, stop)
-    # The threads of connections sum chunks in parallel; more threads of torch would only compete with them.
+    # The connection threads sum chunks in parallel; additional torch threads would only compete with them.
     torch.set_num_threads(1)
     gc.freeze()  # exempts torch's objects from garbage collection
     listener = tensor_connection.listen_at(place)

@@ -447,7 +447,7 @@ def serve(environment: Environment) -> None:
     if plan.kind == "ring":
         print(f"torchyard: {environment.replica} has nothing to sum. {plan.sentence}", flush=True)
         return
-    # The receiving thread adds chunks; more threads of torch would only compete with it.
+    # The receiving thread sums the chunks; additional torch threads would only compete with it.
     torch.set_num_threads(1)
     gc.freeze()  # exempts torch's objects from garbage collection
     reducer = Reducer(listen_at(places[0]), environment.key, environment.replica)

@@ -59,9 +59,9 @@ class Fit:
 def find_slots(
     wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5, closed: Sequence[Interval] = ()
 ) -> tuple[Fit, ...]:
-    """The first fits by start, then by how little free time they break up.
+    """The first fits, ordered by start, then by how little they fragment free time.
 
-    On one host fits never overlap in time, so that the list offers different choices.
+    Fits on the same host never overlap in time, so that the list offers distinct choices.
 
     Args:
         closed: Sorted, disjoint intervals in which no fit may begin.

@@ -50,7 +50,8 @@ _FIRSTS_IN_SQLITE = text("""
         SELECT MIN(starts) FROM booking_gpus WHERE live = 1 AND gpu = value AND starts < :until AND ends > :since
     ) FROM json_each(:gpus)
 """)
-# Live rows of one GPU never overlap, so the next row by start is the next booking, and one row has both ends of a gap.
+# Live bookings of one GPU never overlap, so the next row by start is the next booking, and one result row can hold both
+# ends of a gap.
 # The lateral join goes GPU by GPU in the order of the index; without it PostgreSQL sorts all rows on disk.
 _GAPS = text("""
     SELECT wanted.gpu, gaps.* FROM json_array_elements_text(CAST(:gpus AS json)) AS wanted (gpu) CROSS JOIN LATERAL (

@@ -278,7 +278,7 @@ def fetch(
 def _fetch(
     fleet: Fleet, run: KnownRun, pattern: str, target: Path, links: dict[str, DaemonClient]
 ) -> tuple[list[Path], list[TorchyardError]]:
-    """(files written, errors), from all hosts in parallel."""
+    """Downloads from all hosts in parallel. Returns (files written, errors)."""
     files, problems = list_files(run.run_id, pattern, run.hosts, links)
     with progress_bars() as bars:
         tasks = {} if bars is None else {host: bars.add_task(host, total=None) for host in files}

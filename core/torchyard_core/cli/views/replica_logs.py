@@ -208,7 +208,7 @@ class ChiefLog:
             pass
 
     def raise_failure(self) -> None:
-        """Raises the OSError of a line that could not be written: the reader of our output has gone."""
+        """Raises the OSError of the first failed write, for example because the reader closed the pipe."""
         if self._failure is not None:
             raise self._failure
 

@@ -21,10 +21,10 @@ from torchyard_core.topology.replicas import Replica, replicas_of
 def pins_for(
     topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str
 ) -> dict[str, str | None]:
-    """The pins of replicas that are dropped on a target. Raises UsageError with the reason for a refusal.
+    """The pins of replicas that the user drags onto a target. Raises UsageError with the reason for a refusal.
 
-    On a GPU, the replicas take GPUs from that index on, in their order, except those pinned or used by others.
-    Replicas without GPUs, and those dropped on a host as a whole, are pinned to the host.
+    If the target is a GPU, the replicas take GPUs from its index on, in order, except GPUs that other replicas are
+    pinned to or that are in use. Replicas without GPUs, and those dragged onto a host, are pinned to the host.
     """
     if not target:
         return dict.fromkeys(names)

@@ -52,7 +52,7 @@ class CalendarGeometry(QAbstractScrollArea):
         return self.picture.lanes.lanes
 
     def boxes(self, gpus: Sequence[str], start: float, end: float) -> tuple[Box, ...]:
-        """Returns the boxes of GPUs at a time, adjacent lanes merged."""
+        """Returns the boxes of the GPUs' lanes from `start` to `end`, with adjacent lanes merged."""
         return boxes_of(gpus, start, end, self.picture.lanes)
 
     def gpus_of(self, cursor: Cursor) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: 
 
 
 def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int) -> tuple[Cell, ...]:
-    # Alternating rows, with the first column reserved for the way back.
+    # Traverses the rows in alternating directions; the first column is reserved for the return path.
     order: list[Cell] = []
     for turn, row in enumerate(rows):
         along = [cell for cell in cells if cell.row == row and (cell.column != first_column or turn == 0)]

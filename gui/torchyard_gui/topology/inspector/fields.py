@@ -139,7 +139,7 @@ class LinesField(QPlainTextEdit):
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ShortcutOverride and isinstance(event, QKeyEvent) and _commits(event):
-            event.accept()  # here it is not the page's shortcut
+            event.accept()  # not the page's shortcut while the field has the focus
             return True
         return super().event(event)
 

@@ -168,7 +168,7 @@ def test_orders_that_a_lost_host_missed_are_not_repeated(run_scenario: RunScenar
         b.say("cleared", gang="trainers", generation=0)
         await eventually(lambda: "starting" in [one.get("state") for one in a.journal() if one.get("restarts") == 1])
 
-        # It has ended its ranks by itself, while the primary could hear it: the generation of now has lost them.
+        # The member ended its own ranks while it was connected: the present generation has lost them.
         assert (await b.call(cut_off=True))["lost"] is True
         b.say("back")
         await b.hears("clear", times=2)

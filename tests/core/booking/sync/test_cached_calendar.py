@@ -105,7 +105,7 @@ def test_another_process_on_the_same_file_is_noticed(tmp_path):
     one, other = team.open("kim"), team.open("lee")
     watch = one.watch(lambda what: changed.set())
     try:
-        assert changed.wait(WITHIN_S)  # as what came before it looked would be
+        assert changed.wait(WITHIN_S)  # a change made before the first read is reported too
         changed.clear()
         other.remember_slots(SLOTS)
         assert changed.wait(WITHIN_S)

@@ -280,7 +280,7 @@ def test_the_log_is_pruned_and_who_has_looked_before_that_reads_anew(team, desk)
     made = kim.book(draft("a0", 1, 1))
     assert desk.shown() == (made,)
     before = kim.position()
-    # As many changes of one booking, in one statement each.
+    # 60,000 changes of one booking, inserted by a single statement.
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
     raw(team, f"{numbers} INSERT INTO booking_changes (booking_id) SELECT '{made.id}' FROM n")
     if team.server is not None:  # there it is pruned where the number is a round one

@@ -120,7 +120,7 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
         assert (metrics["version"], metrics["clients"], metrics["dropped"], metrics["skipped"]) == (20, 0, 0, 0)
         assert metrics["staleness"] == 0
         assert metrics["wait_s"] >= 0
-        assert "step" not in metrics  # the step of a run is the trainers'
+        assert "step" not in metrics  # only trainers report the step of a run
     assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in reports if name == replica) for replica in last)
 
 
