@@ -211,7 +211,7 @@ def texts(samples: Sequence[str], words: Sequence[str]) -> st.SearchStrategy[str
 
 
 def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
-    """Text as bytes, sometimes in no valid encoding."""
+    """Text as bytes, sometimes not validly encoded."""
     encoded = text.map(lambda one: one.encode("utf-8", "surrogatepass"))
     return st.one_of(
         encoded, encoded, encoded, text.map(lambda one: one.encode("utf-16", "surrogatepass")), st.binary()

@@ -71,7 +71,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
                 while talking.recv(4096):
                     pass
         assert run.of("gang_restart") == []
-        # A disconnected member must reconnect in spite of these and of new connections.
+        # A disconnected member must be able to reconnect in spite of the strangers' connections.
         member.cut_cable()
         wait_until(lambda: run.of("gang_restart"))
         strangers += [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]

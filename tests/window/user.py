@@ -137,7 +137,7 @@ class User:
         self.move(start)
         self.press()
         for step in range(1, steps + 1):
-            time.sleep(STEP_S)  # the speed of a hand: not a wait for an event
+            time.sleep(STEP_S)  # imitates the speed of a hand; no event is awaited
             self.move(start + (end - start) * step / steps)
         if release:
             self.release()

@@ -50,7 +50,7 @@ class ReplicatedState:
                     session.buffers_seen = serial
 
     def end_round(self, group: int) -> None:
-        """Make the newest buffers of a group valid."""
+        """End a group's round: the buffers that it sent last become valid."""
         with self._lock:
             if group in self._coming:
                 self._buffers[group] = self._coming.pop(group)
