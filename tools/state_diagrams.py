@@ -139,14 +139,14 @@ def _event(run: Any, waits: list[Any], dice: random.Random) -> Any:
             possible += [events.HostJoined(host.name)] * 5
         elif not host.ready and not run.scheduled:
             possible += [events.GpusAcquired(host.name)] * 3 + [events.GpusBusy(host.name, "a GPU is in use")]
-        if run.sweeping and not host.lost and not host.gone:
+        if run.sweeping and not host.lost and not host.swept:
             possible += [events.HostSwept(host.name)] * 3
     possible += [events.TimerFired(one.timer, one.gang, one.generation) for one in waits[-5:] if hasattr(one, "timer")]
     for gang in run.gangs:
         if gang.phase == CLEARING:
             possible += [events.GangCleared(host, gang.name, gang.generation) for host in gang.clearing] * 3
     for one in run.replicas:
-        if run.host(one.host).lost or not run.going or one.state.is_terminal or one.state is ReplicaState.PENDING:
+        if run.host(one.host).lost or not run.started or one.state.is_terminal or one.state is ReplicaState.PENDING:
             continue
         possible += [events.ReplicaSpawned(one.name)] * 2 * (one.state is ReplicaState.STARTING)
         possible.append(events.ReplicaEnded(one.name, dice.choice((0, 0, 1))))

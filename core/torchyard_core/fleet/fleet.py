@@ -59,7 +59,7 @@ class Fleet:
             known_hosts: Torchyard's own file of trusted host keys.
             facts_file: The cache of host facts.
             questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-            on_remark: Called, on any thread, with a message to the user: once for each agent whose version differs, and if
+            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if
                 facts cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}

@@ -45,7 +45,7 @@ def reducers_time(trainers: int, reducers: int) -> float:
 
 
 def mixed_time(trainers: int, reducers: int) -> float:
-    """Time of an exchange, in model size over bandwidth: 2N(N−1)/(N²+kN−2k) for N trainers and k < N reducers that reduce."""
+    """Time of an exchange, in model size over bandwidth: 2N(N−1)/(N²+kN−2k) for N trainers and k < N reducers."""
     divisor = trainers**2 + reducers * trainers - 2 * reducers
     return 2 * trainers * (trainers - 1) / divisor
 
