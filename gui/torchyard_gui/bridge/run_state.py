@@ -215,7 +215,6 @@ class RunState:
                 self._lose(host, self._reported_at.get(host) or wall - (now - heard), changes)
 
     def mark_lost(self, host: str, changes: RunChanges) -> None:
-        """Marks a host as unreachable."""
         self._silent.discard(host)
         if host not in self.lost:
             self._lose(host, self._reported_at.get(host) or self.as_of, changes)

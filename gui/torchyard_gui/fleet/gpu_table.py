@@ -39,7 +39,6 @@ class GpuTable(QWidget):
         self.update()
 
     def described(self, gpu: GpuNow) -> str:
-        """Describes one GPU in words."""
         text = self.tr("GPU {index}, {kind}, {percent}, {memory}: {users}")
         return text.format(
             index=gpu.index,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QSize
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 
@@ -263,8 +263,7 @@ class _Table(QWidget):
         self.setVisible(bool(pairs))
 
     def _add_row(self) -> None:
-        name, value = label(role="small", ink="3"), ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
-        value.setProperty("role", "small")
+        name, value = label(role="small", ink="3"), ElidedLabel(role="small", in_middle=True)
         row = 1 + len(self._labels)
         self._grid.addWidget(name, row, 0)
         self._grid.addWidget(value, row, 1)

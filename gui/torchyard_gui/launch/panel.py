@@ -100,12 +100,10 @@ class LaunchPanel(QDialog):
         self._begin()
 
     def bring_to_front(self) -> None:
-        """Brings the panel to the front."""
         self.show()
         self.raise_()
 
     def try_again(self) -> None:
-        """Repeats the launch."""
         if self._source is not None and not self.is_launching:
             self._begin()
 

@@ -17,7 +17,6 @@ def tr(text: str) -> str:
 
 
 def role_name(role: Role) -> str:
-    """Returns the name of one replica's role."""
     names = {
         Role.CHIEF: tr("Chief"),
         Role.WORKER: tr("Worker"),
@@ -71,7 +70,6 @@ def preset_sentence(preset: Preset) -> str:
 
 
 def machine_sentence(machine: Machine) -> str:
-    """Returns the resources of a machine type."""
     sizes = tr("{count} CPUs, {memory} GB").format(count=machine.cpus, memory=f"{machine.memory_gb:g}")
     gpus = f", {machine.gpus} × {machine.gpu_model}" if machine.gpus else ""
     return f"{machine.name} ({machine.machine}): {sizes}{gpus}."

@@ -78,7 +78,6 @@ class PaletteList(QListWidget):
         return str(item.data(KEY)) if item is not None else ""
 
     def row_of(self, key: str) -> QListWidgetItem | None:
-        """Returns the row of a key."""
         return next((self.item(row) for row in range(self.count()) if self.item(row).data(KEY) == key), None)
 
     def _fit(self) -> None:
@@ -118,7 +117,6 @@ class PaletteList(QListWidget):
         self.chosen.emit(str(item.data(KEY)), bool(modifiers & Qt.KeyboardModifier.ShiftModifier))
 
     def mime_of(self, key: str) -> QMimeData:
-        """Returns the MIME data of a row's drag."""
         mime = QMimeData()
         mime.setData(self._mime, key.encode())
         return mime
@@ -216,7 +214,6 @@ class PaletteSection(QWidget):
 
     @cached_property
     def rows(self) -> PaletteList:
-        """The list of rows."""
         made = self._make(self._name)
         self._layout.addWidget(made)
         if isinstance(self.head, QPushButton):

@@ -8,14 +8,7 @@ from itertools import chain
 
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QIcon, QMouseEvent
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QFrame,
-    QHeaderView,
-    QTableWidget,
-    QTableWidgetItem,
-    QWidget,
-)
+from PySide6.QtWidgets import QAbstractItemView, QFrame, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
 
 from torchyard_core.problems import Problem
 from torchyard_gui.canvas.scene import TopologyScene
@@ -91,7 +84,6 @@ class ProblemsDock(QFrame):
         self.set_open(not self.is_open)
 
     def set_open(self, opened: bool) -> None:
-        """Opens or closes the list."""
         if opened != self.is_open:
             self.table.setVisible(opened)
         self.line.arrow.setIcon(icon("chevron-down" if opened else "chevron-right"))
@@ -147,7 +139,6 @@ class ProblemsDock(QFrame):
                 table.setItem(row, column, item)
 
     def next_problem(self) -> None:
-        """Goes to the next problem."""
         if self.problems:
             self.set_open(True)
             row = (self.table.currentRow() + 1) % len(self.problems)
@@ -190,8 +181,7 @@ class _Line(QFrame):
         self.setFixedHeight(theme().metrics.problems)
         self.arrow = tool_button("chevron-right", self.tr("Show or hide problems"), self.clicked)
         self.mark = StateMark("ok")
-        self.text = ElidedLabel()
-        self.text.setProperty("ink", "2")
+        self.text = ElidedLabel(ink="2")
         self.dismiss = tool_button("close", self.tr("Dismiss the remarks"))
         self.steps = StepButtons()
         self.dismiss.hide()

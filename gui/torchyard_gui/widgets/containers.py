@@ -24,8 +24,7 @@ class Card(QFrame):
 
 def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:
     """Returns a frameless, vertically scrolling area. With `name` it accepts the focus, so that keys scroll it."""
-    area = QScrollArea()
-    area.setWidgetResizable(True)
+    area = QScrollArea(widgetResizable=True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     if name:

@@ -82,7 +82,6 @@ class EdgeItem(QGraphicsPathItem):
 
 
 def rounded(points: Sequence[Point]) -> QPainterPath:
-    """Returns a polyline with rounded corners."""
     path = QPainterPath(QPointF(*points[0]))
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         path.lineTo(_towards(corner, before, M.edge_corner))
@@ -218,7 +217,6 @@ def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
 
 
 def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
-    """Returns the box of a pill centred at `at`."""
     width = max(paint_cache.width_of(line, "tiny") for line in lines) + 2 * PILL_PAD
     height = PILL_LINE * len(lines) + 5
     return QRectF(at[0] - width / 2, at[1] - height / 2, width, height)

@@ -106,7 +106,6 @@ class LogView(QAbstractScrollArea):
 
     @property
     def shown_lines(self) -> list[str]:
-        """Texts of the visible lines."""
         return [line.line.text for line in self._lines]
 
     @property

@@ -38,7 +38,6 @@ class ElidedLine(QLineEdit):
 
     @property
     def shown_text(self) -> str:
-        """The visible text."""
         text = self.text()
         room = self._room().width()
         if self.hasFocus() or self.fontMetrics().horizontalAdvance(text) <= room:
