@@ -185,7 +185,6 @@ class HostDetails(QFrame):
 
     def _lay_out(self) -> None:
         body = QWidget()
-        body.setObjectName("contents")
         heading = hbox(self._mark, (self.title, 1), spacing=8)
         self._across = QGridLayout()
         self._across.setSpacing(8)

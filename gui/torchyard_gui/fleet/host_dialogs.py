@@ -192,7 +192,6 @@ class AddHostDialog(QDialog):
         buttons = DialogButtons(self, self.tr("Add host"))
         self.add_button, self.cancel_button = buttons.agree, buttons.cancel
         self._body = body = QWidget()
-        body.setObjectName("contents")
         beside = hbox(self.local, margins=(NAME_WIDTH, 0, 0, 0))
         rows = list(self.rows.values())
         self._rest = QWidget()

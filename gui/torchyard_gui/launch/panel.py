@@ -60,7 +60,6 @@ class LaunchPanel(QDialog):
         self.about = label(role="small", ink="2")
         self._list = vbox(spacing=2)
         inside = QWidget()
-        inside.setObjectName("contents")
         vbox(self._list, None, parent=inside, margins=(20, 10, 20, 10))
         self._area = scroll_area(inside, self.tr("Checklist"))
         self.notice = NoticeBar()

@@ -50,7 +50,6 @@ class SidePanel(QWidget):
         self.needs.opened.connect(self.opened)
         self.timeline.opened.connect(self.opened)
         inside = QWidget()
-        inside.setObjectName("contents")
         vbox(
             self.needs,
             *self.plots.values(),

@@ -82,7 +82,6 @@ class Palette(QFrame):
 
     def _scrolled(self) -> QScrollArea:
         inner = QWidget()
-        inner.setObjectName("contents")
         vbox(*self.sections, None, parent=inner, margins=FLUSH, spacing=8)
         return scroll_area(inner)
 

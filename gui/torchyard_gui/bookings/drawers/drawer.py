@@ -29,7 +29,6 @@ class Drawer(QFrame):
         self.title = ElidedLabel(title, role="title")
         self.cross = tool_button("close", self.tr("Close (Esc)"), self.closed, by_tab=True)
         contents = QWidget()
-        contents.setObjectName("contents")
         self.body = vbox(parent=contents, margins=(14, 4, 14, 14), spacing=8)
         head = hbox((self.title, 1), self.cross, margins=(14, 10, 8, 4))
         vbox(head, (scroll_area(contents), 1), parent=self, margins=FLUSH, spacing=0)

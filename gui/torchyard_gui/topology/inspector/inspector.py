@@ -182,7 +182,6 @@ class Inspector(QFrame):
 
 def _scrolled(name: str, *groups: QWidget) -> QScrollArea:
     inside = QWidget()
-    inside.setObjectName("contents")
     layout = vbox(parent=inside, margins=(16, 4, 10, 16), spacing=14)
     stack(groups, layout)
     layout.addStretch()
