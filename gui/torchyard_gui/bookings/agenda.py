@@ -68,14 +68,8 @@ class _Rows(QAbstractTableModel):
         super().__init__(parent)
         self._bookings: list[Booking] = []
         self._texts: list[tuple[str, ...]] = []
-        self._heads = (
-            self.tr("When"),
-            self.tr("Title"),
-            self.tr("Person"),
-            self.tr("GPUs"),
-            self.tr("Length"),
-            self.tr("State"),
-        )
+        tr = self.tr
+        self._heads = tr("When"), tr("Title"), tr("Person"), tr("GPUs"), tr("Length"), tr("State")
 
     def take(self, bookings: list[Booking], seen: CalendarState, picture: DisplayList) -> None:
         now = picture.now

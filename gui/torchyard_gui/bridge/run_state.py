@@ -93,9 +93,7 @@ class RunState:
     @property
     def waiting(self) -> WaitingForHosts | None:
         """The hosts that the run waits for before it restarts."""
-        if self.state != "restarting":
-            return None
-        return self._waiting
+        return self._waiting if self.state == "restarting" else None
 
     @property
     def restarts(self) -> int:

@@ -18,9 +18,7 @@ ENDED = ("succeeded", "failed", "stopped")
 def gpu_kinds(rack: RackContent) -> str:
     """Returns the kinds of GPU, such as `8 × H100 80 GB`."""
     if not rack.gpus:
-        if rack.layout.slots or not rack.checked:
-            return ""
-        return translate("Canvas", "no GPU")
+        return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
     # The memory of GPUs of unknown hosts is unknown and omitted.
     return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
 

@@ -108,7 +108,6 @@ def width_of(text: str, role: str, weight: int = 0, size: int = 0) -> float:
 
 @lru_cache(maxsize=4096)
 def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> str:
-    """Returns the text, elided to a width."""
     if width <= 0:
         return ""
     return measure(role, weight, size).elidedText(text, Qt.TextElideMode.ElideRight, width)

@@ -45,20 +45,9 @@ class HostKeyDialog(QDialog):
         buttons.accepted.connect(self._trust)
         buttons.rejected.connect(self.reject)
         self.notice.action_triggered.connect(lambda number: self._ask())
-        vbox(
-            self.heading,
-            self.progress,
-            self.notice,
-            self.shown,
-            self.on_record,
-            self.advice,
-            self.command,
-            6,
-            buttons,
-            parent=self,
-            margins=(20, 18, 20, 16),
-            spacing=10,
-        )
+        head = self.heading, self.progress, self.notice
+        key = self.shown, self.on_record, self.advice, self.command
+        vbox(*head, *key, 6, buttons, parent=self, margins=(20, 18, 20, 16), spacing=10)
         self.cancel_button.setDefault(True)  # Enter alone must never trust a key
         self.cancel_button.setFocus()
         self._ask()

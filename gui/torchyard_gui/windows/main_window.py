@@ -121,7 +121,6 @@ class MainWindow(QMainWindow):
 
     @property
     def current(self) -> str:
-        """The key of the current page."""
         return self._current
 
     def page(self, key: str) -> QWidget:
@@ -146,7 +145,6 @@ class MainWindow(QMainWindow):
         return page
 
     def has_page(self, key: str) -> bool:
-        """Whether a page was created."""
         return key in self._places and self._places[key].frame.page is not None
 
     def show_page(self, key: str) -> QWidget:
@@ -214,7 +212,6 @@ class MainWindow(QMainWindow):
         self.refresh_status()
 
     def refresh_status(self) -> None:
-        """Updates the page's texts in the status bar."""
         page = self._places[self._current].frame.page if self._current else None
         texts = list(as_page(page).status_texts()) if page is not None else []
         self.status_line.say([*self._fleet_texts, *texts], self._right_text)

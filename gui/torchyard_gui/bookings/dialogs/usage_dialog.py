@@ -99,15 +99,8 @@ class UsageDialog(QDialog):
         self.save.setEnabled(bool(rows))
         self.bars.show_rows(rows)
         heads = {"person": self.tr("Person"), "host": self.tr("Host"), "week": self.tr("Week of")}
-        self.table.setHorizontalHeaderLabels(
-            [
-                heads[self.by.value],
-                self.tr("Booked, h"),
-                self.tr("Used, h"),
-                self.tr("Idle, h"),
-                self.tr("Not booked, h"),
-            ]
-        )
+        hours = self.tr("Booked, h"), self.tr("Used, h"), self.tr("Idle, h"), self.tr("Not booked, h")
+        self.table.setHorizontalHeaderLabels([heads[self.by.value], *hours])
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)

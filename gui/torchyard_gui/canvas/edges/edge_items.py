@@ -39,7 +39,6 @@ class EdgeItem(QGraphicsPathItem):
         self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
 
     def set_hop(self, hop: Hop, label: tuple[str, ...] = ()) -> None:
-        """Sets the route and the text of its pill."""
         if (hop, label) != (self.hop, self.label):
             self.hop, self.label = hop, label
             path = rounded(hop.points)
@@ -140,7 +139,6 @@ class TrunkItem(QGraphicsPathItem):
         self.set_trunk(trunk, label, thick=thick, dashed=dashed)
 
     def set_trunk(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool) -> None:
-        """Sets the route and the text of its pill."""
         self.trunk, self.thick, self.dashed = trunk, thick, dashed
         self.label = label if trunk.is_flat else ((" · ".join(label),) if label else ())
         path = self._stems()
