@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal
-from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
+from PySide6.QtWidgets import QHeaderView, QTableView, QWidget
 
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.slots import format_slots
@@ -11,7 +11,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import is_shown
 from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bridge.bookings_model import CalendarState
-from torchyard_gui.theme.tokens import METRICS
+from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.empty_state import EmptyListMessage
 
 Index = QModelIndex | QPersistentModelIndex
@@ -27,14 +27,8 @@ class Agenda(QTableView):
         super().__init__(parent)
         self.rows_ = _Rows(self)
         self.setModel(self.rows_)
-        self.setAccessibleName(self.tr("Agenda"))
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setShowGrid(False)
+        prepare_rows(self, self.tr("Agenda"))
         self.setWordWrap(False)
-        self.setTabKeyNavigation(False)
-        self.verticalHeader().hide()
-        self.verticalHeader().setDefaultSectionSize(METRICS.row)
         header = self.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
@@ -74,14 +68,8 @@ class _Rows(QAbstractTableModel):
         super().__init__(parent)
         self._bookings: list[Booking] = []
         self._texts: list[tuple[str, ...]] = []
-        self._heads = (
-            self.tr("When"),
-            self.tr("Title"),
-            self.tr("Person"),
-            self.tr("GPUs"),
-            self.tr("Length"),
-            self.tr("State"),
-        )
+        tr = self.tr
+        self._heads = tr("When"), tr("Title"), tr("Person"), tr("GPUs"), tr("Length"), tr("State")
 
     def take(self, bookings: list[Booking], seen: CalendarState, picture: DisplayList) -> None:
         now = picture.now

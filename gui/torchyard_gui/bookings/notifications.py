@@ -33,7 +33,6 @@ class Notifications(QObject):
             self.notice.clear()
 
     def show_refusal(self, text: str) -> None:
-        """Shows a refusal or an error."""
         self.notice.clear()  # Announce the same reason again if it recurs.
         self.notice.show_notice("warn", text)
 

@@ -24,8 +24,8 @@ from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_form import command_for
 from torchyard_gui.bookings.dialogs.dialog_controller import DialogController
 from torchyard_gui.bookings.draft_validation import LoadedCalendar, find_loaded_refusal
+from torchyard_gui.bookings.drawers.drawer import DrawerLayout
 from torchyard_gui.bookings.drawers.drawer_controller import DrawerController
-from torchyard_gui.bookings.drawers.drawer_layout import DrawerLayout
 from torchyard_gui.bookings.legend import Legend
 from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bookings.notifications import Notifications
@@ -98,12 +98,10 @@ class BookingsPage(QWidget):
         return [self.tr("{count} of your bookings run").format(count=running)] if running else []
 
     def panes(self) -> list[QWidget]:
-        """Returns the panes for F6."""
         return [self.bar, self._view, *filter(None, [self.drawers.current])]
 
     @property
     def dialog(self) -> QDialog | None:
-        """The open dialog."""
         return self.dialogs.current
 
     @property

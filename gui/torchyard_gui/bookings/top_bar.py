@@ -30,8 +30,7 @@ class TopBar(QFrame):
         super().__init__(parent)
         self.setProperty("bar", True)
         self.filter = Filter()
-        self.title = ElidedLabel()
-        self.title.setProperty("role", "title")
+        self.title = ElidedLabel(role="title")
         self.title.setMinimumWidth(172)
         self.views = Segmented(
             [

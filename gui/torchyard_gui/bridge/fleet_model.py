@@ -99,7 +99,6 @@ class FleetModel(QObject):
         return tuple(self._statuses.values())
 
     def status(self, name: str) -> HostStatus | None:
-        """Returns a host's status, or None for an unknown name."""
         return self._statuses.get(name)
 
     def facts(self) -> Sequence[HostFacts]:
@@ -154,7 +153,6 @@ class FleetModel(QObject):
         self._start(names, "deploying", install=True)
 
     def cancel(self, names: Iterable[str]) -> None:
-        """Cancels the activity on hosts."""
         for name in names:
             if job := self._under_way.pop(name, None):
                 job.cancel()

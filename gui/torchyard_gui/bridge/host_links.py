@@ -68,7 +68,6 @@ class HostLinks:
         self._jobs.run(lambda: read_audit(link, NEWEST_ACTS), partial(done, name))
 
     def forget(self, name: str) -> None:
-        """Forgets a host that left the fleet."""
         self._links.pop(name, None)
         if job := self._asking.pop(name, None):
             job.cancel()

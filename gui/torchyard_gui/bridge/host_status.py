@@ -100,7 +100,6 @@ class HostStatus:
 
     @property
     def problems(self) -> list[TorchyardError]:
-        """The problems of the host."""
         if self.lost is not None:
             return [self.lost]
         return list(self.check.problems) if self.check else []
@@ -130,7 +129,6 @@ class HostStatus:
 
     @property
     def gpus_in_use(self) -> int | None:
-        """Number of GPUs in use, or None if unknown."""
         return None if self.sample is None else sum(bool(gpu.users) for gpu in self.gpus)
 
     def checked(self, check: HostCheck, now: datetime, remark: str = "") -> HostStatus:
@@ -167,7 +165,6 @@ def now() -> datetime:
 
 
 def checked_at(found: Facts) -> datetime | None:
-    """Returns the time of the last check."""
     try:
         return datetime.fromisoformat(str(found["checked_at"]))
     except (KeyError, ValueError):

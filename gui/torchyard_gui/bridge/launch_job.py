@@ -1,4 +1,4 @@
-"""A launch in the window: runs the use case on a thread and reports checks, progress and the end as signals."""
+"""A launch or restart in the window: runs the use case on a thread; checks, progress and the end are signals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation
-from torchyard_core.topology.file import TopologyFile
+from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.topology.file import TopologyFile, topology_from_text
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import explain
 
@@ -211,3 +212,17 @@ class LaunchJob(QObject):
 
 
 _UNRECORDED = Check("history", "", True, "", warning=True)
+
+
+class RestartJob(LaunchJob):
+    """One restart, from `start` to one of `started`, `failed` and `cancelled`, as of a LaunchJob."""
+
+    def __init__(self, run: KnownRun, text: str, file: str, fleet_model: FleetModel, parent: QObject | None = None):
+        """`text` is the topology as it was run, from `file`, as the run's record has them."""
+        super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
+        self._ended_run = run
+
+    def _make(self, desktop: Desktop) -> LaunchUseCase:
+        from torchyard_core.app.restart_run import RestartRun
+
+        return RestartRun(desktop, self._ended_run, self._callbacks())

@@ -144,12 +144,7 @@ class LogFeed(QObject):
         self._ask(begin, PAGE_BYTES, took, lambda: None, wait_s=LOG_WAIT_S, times_to_end=True)
 
     def _ask(
-        self,
-        offset: int,
-        limit: int,
-        took: Callable[[dict[str, Any]], None],
-        lost: Callable[[], None],
-        **more: Any,
+        self, offset: int, limit: int, took: Callable[[dict[str, Any]], None], lost: Callable[[], None], **more: Any
     ) -> None:
         params = {
             "run_id": self._run_id,

@@ -74,7 +74,6 @@ class PlanningTime(QObject):
         return self.planned.words(self.now, self.zone)
 
     def choose(self, planned: PlannedTime) -> None:
-        """Sets the planned time."""
         if planned != self._planned:
             self._planned = planned
             self.chosen.emit(planned)

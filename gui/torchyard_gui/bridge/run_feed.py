@@ -118,7 +118,6 @@ class RunFeed(QObject):
         return not self._closed and not self._job.is_finished
 
     def live_state_of(self, replica: str) -> ReplicaLiveState:
-        """Returns a replica's live state for the canvas."""
         from torchyard_gui.canvas.live_state import ReplicaLiveState
 
         track = self.picture.tracks[replica]
@@ -143,7 +142,6 @@ class RunFeed(QObject):
 
     @property
     def live_states(self) -> dict[str, ReplicaLiveState]:
-        """Returns the live states of all replicas."""
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
@@ -193,8 +191,7 @@ class RunFeed(QObject):
         self._jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
 
     def _timer(self, interval: int, slot: Callable[[], None], *, once: bool = True) -> QTimer:
-        timer = QTimer(self, interval=interval)
-        timer.setSingleShot(once)
+        timer = QTimer(self, interval=interval, singleShot=once)
         timer.timeout.connect(slot)
         return timer
 
@@ -308,7 +305,6 @@ class RunFeed(QObject):
         self._done(None)
 
     def _end(self, error: TorchyardError) -> None:
-        """Ends the following of the run."""
         self._silence_timer.stop()
         self.error = error
         picture = self.picture

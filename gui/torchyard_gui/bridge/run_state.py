@@ -93,9 +93,7 @@ class RunState:
     @property
     def waiting(self) -> WaitingForHosts | None:
         """The hosts that the run waits for before it restarts."""
-        if self.state != "restarting":
-            return None
-        return self._waiting
+        return self._waiting if self.state == "restarting" else None
 
     @property
     def restarts(self) -> int:
@@ -215,7 +213,6 @@ class RunState:
                 self._lose(host, self._reported_at.get(host) or wall - (now - heard), changes)
 
     def mark_lost(self, host: str, changes: RunChanges) -> None:
-        """Marks a host as unreachable."""
         self._silent.discard(host)
         if host not in self.lost:
             self._lose(host, self._reported_at.get(host) or self.as_of, changes)

@@ -164,7 +164,6 @@ class RunsModel(QObject):
         return model.jobs.run(bring, lambda result: done(*result), failed, owner=owner, job=job)
 
     def close(self) -> None:
-        """Closes all feeds."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         for feed in self._feeds.values():

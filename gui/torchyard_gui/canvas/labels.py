@@ -18,9 +18,7 @@ ENDED = ("succeeded", "failed", "stopped")
 def gpu_kinds(rack: RackContent) -> str:
     """Returns the kinds of GPU, such as `8 × H100 80 GB`."""
     if not rack.gpus:
-        if rack.layout.slots or not rack.checked:
-            return ""
-        return translate("Canvas", "no GPU")
+        return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
     # The memory of GPUs of unknown hosts is unknown and omitted.
     return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
 
@@ -72,23 +70,18 @@ def role_counts(chips: Sequence[ChipContent]) -> str:
     return ", ".join(role_count(role, count) for role, count in counts.items())
 
 
+_ROLES = {
+    "chief": ("1 chief", "{count} chiefs"),
+    "worker": ("1 worker", "{count} workers"),
+    "ps": ("1 server", "{count} servers"),
+    "reducer": ("1 reducer", "{count} reducers"),
+    "evaluator": ("1 evaluator", "{count} evaluators"),
+}
+
+
 def role_count(role: str, count: int) -> str:
-    if count == 1:
-        return {
-            "chief": translate("Canvas", "1 chief"),
-            "worker": translate("Canvas", "1 worker"),
-            "ps": translate("Canvas", "1 server"),
-            "reducer": translate("Canvas", "1 reducer"),
-            "evaluator": translate("Canvas", "1 evaluator"),
-        }[role]
-    text = {
-        "chief": translate("Canvas", "{count} chiefs"),
-        "worker": translate("Canvas", "{count} workers"),
-        "ps": translate("Canvas", "{count} servers"),
-        "reducer": translate("Canvas", "{count} reducers"),
-        "evaluator": translate("Canvas", "{count} evaluators"),
-    }[role]
-    return text.format(count=count)
+    one, several = _ROLES[role]
+    return translate("Canvas", one if count == 1 else several).format(count=count)
 
 
 def cpu_value(rack: RackContent) -> str:

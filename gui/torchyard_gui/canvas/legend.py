@@ -70,7 +70,6 @@ class Legend(QWidget):
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the entries."""
         if self._entries is None:
             return [self.tr("GPU use"), self.tr("0–100 %")]
         return [text for _, text in self._entries]

@@ -9,7 +9,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QColor, QFont, QFontMetricsF, QPainter, QPen, QPixmap
 
 from torchyard_gui.theme.icons import paint_role_badge, paint_state, pixmap
-from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.theme import mixed_colors, theme
 
 HATCH = 8
 
@@ -42,12 +42,7 @@ def hatching(token: str) -> QBrush:
 @cache
 def mixed(one: str, other: str, part: float) -> QColor:
     """Returns a token's colour mixed with `part` of another."""
-    a, b = theme().color(one), theme().color(other)
-    return QColor(
-        round(a.red() + (b.red() - a.red()) * part),
-        round(a.green() + (b.green() - a.green()) * part),
-        round(a.blue() + (b.blue() - a.blue()) * part),
-    )
+    return mixed_colors(theme().color(one), theme().color(other), part)
 
 
 Sketch = Callable[[QPainter, QRectF, str], None]
@@ -113,7 +108,6 @@ def width_of(text: str, role: str, weight: int = 0, size: int = 0) -> float:
 
 @lru_cache(maxsize=4096)
 def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> str:
-    """Returns the text, elided to a width."""
     if width <= 0:
         return ""
     return measure(role, weight, size).elidedText(text, Qt.TextElideMode.ElideRight, width)

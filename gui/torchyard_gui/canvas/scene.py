@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from PySide6.QtCore import QObject, QPointF, QRectF, QSizeF, Signal
-from PySide6.QtWidgets import (
-    QGraphicsItem,
-    QGraphicsRectItem,
-    QGraphicsScene,
-    QGraphicsSceneHelpEvent,
-    QToolTip,
-)
+from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsSceneHelpEvent, QToolTip
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -127,7 +121,6 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is drawn."""
         return not self._racks
 
     @property
@@ -149,7 +142,6 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def has_groups(self) -> bool:
-        """Whether replicas form groups."""
         return bool(self._traffic.groups)
 
     @property
@@ -166,7 +158,6 @@ class TopologyScene(QGraphicsScene):
         return self._chips.get(name)
 
     def described(self, name: str) -> str:
-        """Describes a replica in words."""
         look = self._states.get(name) if self._states is not None else None
         return labels.described(self._chips[name], look, self._problems.get(name, ""))
 
@@ -177,7 +168,6 @@ class TopologyScene(QGraphicsScene):
         return list(self._selection)
 
     def set_selection(self, names: Iterable[str]) -> None:
-        """Replaces the selection."""
         if self.preview_selection(names):
             self.selection_changed.emit(list(self._selection))
             self.states_changed.emit()
@@ -246,7 +236,6 @@ class TopologyScene(QGraphicsScene):
         return self._racks.rect_of_slot(host, gpu)
 
     def chip_boxes(self) -> dict[str, Box]:
-        """Returns the chips of all drawn replicas."""
         boxes = {}
         for name in self._chips:
             rect = self.rect_of(name)
@@ -263,12 +252,10 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def troubled(self) -> Collection[str]:
-        """Replicas with a problem."""
         return self._problems.keys()
 
     @property
     def unplaced(self) -> list[str]:
-        """Replicas without a place."""
         return self.replicas_on("")
 
     def replicas_on(self, host: str) -> list[str]:
@@ -280,7 +267,6 @@ class TopologyScene(QGraphicsScene):
         return self._racks.target_at(point)
 
     def content_rect(self) -> QRectF:
-        """Returns the bounds of all racks and edges."""
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for item in self._edges.items:
             rect = rect.united(item.boundingRect())

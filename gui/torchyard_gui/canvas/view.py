@@ -116,7 +116,6 @@ class CanvasView(ZoomView):
 
     @property
     def gesture(self) -> Gesture | None:
-        """The gesture in progress."""
         return self._gesture
 
     def show_replica(self, name: str) -> None:
@@ -256,7 +255,7 @@ class CanvasView(ZoomView):
             self._show_cursor()
 
     def cancel_gesture(self) -> bool:
-        """Cancels the gesture; returns whether there was one."""
+        """Returns whether there was one."""
         gesture, self._gesture = self._gesture, None
         if gesture is not None:
             gesture.cancel()
@@ -382,7 +381,6 @@ class CanvasView(ZoomView):
             self.ensureVisible(QRectF(*boxes[name]), MARGIN, MARGIN)
 
     def _describe(self) -> None:
-        """Updates the accessible description."""
         selection = self._canvas.selection
         if len(selection) == 1:
             text = self._canvas.described(selection[0])

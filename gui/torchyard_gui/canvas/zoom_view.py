@@ -180,7 +180,6 @@ class ZoomView(QGraphicsView):
     # Background and overlays
 
     def set_empty_text(self, title: str, sentence: str) -> None:
-        """Sets the text of the empty canvas."""
         self._empty = (title, sentence)
         self._repaint_background()
 

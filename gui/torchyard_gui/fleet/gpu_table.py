@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 from torchyard_gui.bridge.host_status import GpuNow
 from torchyard_gui.fleet.labels import gpu_kind, percent, used_of
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.elided_text import RIGHT, draw_elided
 
 LINE = 19
 ROW = 3 * LINE + 8
@@ -39,7 +40,6 @@ class GpuTable(QWidget):
         self.update()
 
     def described(self, gpu: GpuNow) -> str:
-        """Describes one GPU in words."""
         text = self.tr("GPU {index}, {kind}, {percent}, {memory}: {users}")
         return text.format(
             index=gpu.index,
@@ -77,16 +77,14 @@ class GpuTable(QWidget):
     def _paint(self, painter: QPainter, rect: QRect, gpu: GpuNow) -> None:
         look = theme()
         known = gpu.users is not None
-        first, second = (
-            QRect(rect.x(), rect.y(), rect.width(), LINE),
-            QRect(rect.x(), rect.y() + 28, rect.width(), LINE),
-        )
+        first = QRect(rect.x(), rect.y(), rect.width(), LINE)
+        second = first.translated(0, 28)
         name = self.tr("GPU {index}").format(index=gpu.index)
-        taken = _text(painter, first, name, "strong", "text")
+        taken = draw_elided(painter, first, name, "strong", "text")
         kind = gpu_kind(gpu)
-        _text(painter, first.adjusted(taken + 8, 0, -52, 0), kind, "small", "text3")
+        draw_elided(painter, first.adjusted(taken + 8, 0, -52, 0), kind, "small", "text3")
         if known:
-            _text(painter, first, percent(gpu.utilisation), "body", "text2", right=True)
+            draw_elided(painter, first, percent(gpu.utilisation), "body", "text2", side=RIGHT)
         bar = QRectF(rect.x(), rect.y() + LINE + 3, rect.width(), METER)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(look.brush("track"))
@@ -98,16 +96,5 @@ class GpuTable(QWidget):
         memory = used_of(gpu.memory_used_mb, gpu.memory_mb) if known else ""
         width = QFontMetrics(look.font("small")).horizontalAdvance(memory)
         ink = "fail" if gpu.problem else "text2" if gpu.users else "text3"
-        _text(painter, second.adjusted(0, 0, -width - 10 if memory else 0, 0), self.users(gpu), "small", ink)
-        _text(painter, second, memory, "small", "text3", right=True)
-
-
-def _text(painter: QPainter, rect: QRect, text: str, font: str, token: str, *, right: bool = False) -> int:
-    look = theme()
-    painter.setFont(look.font(font))
-    painter.setPen(look.pen(token))
-    metrics = QFontMetrics(look.font(font))
-    shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, max(0, rect.width()))
-    side = Qt.AlignmentFlag.AlignRight if right else Qt.AlignmentFlag.AlignLeft
-    painter.drawText(rect, int(side | Qt.AlignmentFlag.AlignVCenter), shown)
-    return metrics.horizontalAdvance(shown)
+        draw_elided(painter, second.adjusted(0, 0, -width - 10 if memory else 0, 0), self.users(gpu), "small", ink)
+        draw_elided(painter, second, memory, "small", "text3", side=RIGHT)

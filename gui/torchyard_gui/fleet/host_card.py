@@ -25,6 +25,7 @@ from torchyard_gui.fleet.labels import (
 from torchyard_gui.fleet.wrapped_text import wrapped
 from torchyard_gui.theme.marks import paint_state
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.elided_text import draw_elided
 
 GAP = 8
 """Distance of cards."""
@@ -96,28 +97,29 @@ class HostCard(QStyledItemDelegate):
     def _paint_name(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         paint_state(painter, QRectF(rect.x(), rect.y() + 1.5, 16, 16), state_mark(status))
         text = rect.adjusted(24, 0, 0, 0)
-        _write(painter, _line(text, 0), status.name, "strong", "text")
+        draw_elided(painter, _line(text, 0), status.name, "strong", "text")
         ink = tint(status) or ("unknown" if state_mark(status) == "unknown" else "text2")
         words = doing_word(status)
         if words:
-            _write(painter, _line(text, 1), words, "small", "text2")
+            draw_elided(painter, _line(text, 1), words, "small", "text2")
             return
-        drawn = _write(painter, _line(text, 1), state_word(status), "small", ink)
-        _write(painter, _line(text, 1).adjusted(drawn + 6, 0, 0, 0), since(status), "small", "text3")
+        drawn = draw_elided(painter, _line(text, 1), state_word(status), "small", ink)
+        draw_elided(painter, _line(text, 1).adjusted(drawn + 6, 0, 0, 0), since(status), "small", "text3")
 
     def _paint_gpus(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         gpus = status.gpus
         if not gpus:
             known = status.facts.checked or status.sample is not None
-            _write(painter, _line(rect, 0), self.tr("no GPU") if known else self.tr("GPUs unknown"), "body", "text3")
+            text = self.tr("no GPU") if known else self.tr("GPUs unknown")
+            draw_elided(painter, _line(rect, 0), text, "body", "text3")
             return
-        _write(painter, _line(rect, 0), gpu_kinds(gpus), "body", "text2")
+        draw_elided(painter, _line(rect, 0), gpu_kinds(gpus), "body", "text2")
         cells = QRectF(rect.x(), rect.y() + LINE + 3, rect.width() - 62, 14)
         drawn = paint_gpu_cells(painter, cells, gpus)
         used = status.gpus_in_use
         if used is not None:
             words = self.tr("{used} in use").format(used=used) if used else self.tr("all free")
-            _write(painter, _line(rect, 1).adjusted(round(drawn) + 8, 0, 0, 0), words, "small", "text3")
+            draw_elided(painter, _line(rect, 1).adjusted(round(drawn) + 8, 0, 0, 0), words, "small", "text3")
 
     def _paint_load(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         now = status.sample["host"] if status.sample is not None else None
@@ -130,9 +132,9 @@ class HostCard(QStyledItemDelegate):
             return
         facts = status.facts
         if facts.cpus is not None:
-            _write(painter, _line(rect, 0), self.tr("{cpus} CPUs").format(cpus=facts.cpus), "body", "text2")
+            draw_elided(painter, _line(rect, 0), self.tr("{cpus} CPUs").format(cpus=facts.cpus), "body", "text2")
         if facts.memory_gb is not None:
-            _write(painter, _line(rect, 1), formatting.memory(facts.memory_gb * 1024), "small", "text3")
+            draw_elided(painter, _line(rect, 1), formatting.memory(facts.memory_gb * 1024), "small", "text3")
 
     def _paint_software(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         if not status.facts.checked and status.check is None:
@@ -144,8 +146,8 @@ class HostCard(QStyledItemDelegate):
         if status.check is not None and status.check.agent:
             parts.append(self.tr("agent {version}").format(version=status.check.agent["version"]))
         if status.facts.checked:
-            _write(painter, _line(rect, 0), first, "body", "text2" if torch else "text3")
-        _write(painter, _line(rect, 1), " · ".join(parts), "small", "text3")
+            draw_elided(painter, _line(rect, 0), first, "body", "text2" if torch else "text3")
+        draw_elided(painter, _line(rect, 1), " · ".join(parts), "small", "text3")
 
     def _paint_strip(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         height = _strip_height(status, rect.width())
@@ -189,20 +191,9 @@ def _line(rect: QRect, number: int) -> QRect:
     return QRect(rect.x(), rect.y() + number * LINE, rect.width(), LINE)
 
 
-def _write(painter: QPainter, rect: QRect, text: str, font: str, token: str) -> int:
-    """Paints one elided line; returns its width."""
-    look = theme()
-    painter.setFont(look.font(font))
-    painter.setPen(look.pen(token))
-    metrics = QFontMetrics(look.font(font))
-    shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, rect.width())
-    painter.drawText(rect, int(_LEFT), shown)
-    return metrics.horizontalAdvance(shown)
-
-
 def _meter(painter: QPainter, rect: QRect, name: str, value: float | None, text: str) -> None:
     look = theme()
-    _write(painter, rect, name, "small", "text3")
+    draw_elided(painter, rect, name, "small", "text3")
     bar = QRectF(rect.x() + 54, rect.center().y() - 1, max(24, rect.width() - 54 - 104), 4)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(look.brush("track"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from PySide6.QtCore import QSize, Qt
+from PySide6.QtCore import QSize
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 
@@ -185,7 +185,6 @@ class HostDetails(QFrame):
 
     def _lay_out(self) -> None:
         body = QWidget()
-        body.setObjectName("contents")
         heading = hbox(self._mark, (self.title, 1), spacing=8)
         self._across = QGridLayout()
         self._across.setSpacing(8)
@@ -263,8 +262,7 @@ class _Table(QWidget):
         self.setVisible(bool(pairs))
 
     def _add_row(self) -> None:
-        name, value = label(role="small", ink="3"), ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
-        value.setProperty("role", "small")
+        name, value = label(role="small", ink="3"), ElidedLabel(role="small", in_middle=True)
         row = 1 + len(self._labels)
         self._grid.addWidget(name, row, 0)
         self._grid.addWidget(value, row, 1)

@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QCoreApplication, QStringListModel, Qt, Signal
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
-    QCompleter,
-    QDialog,
-    QFileDialog,
-    QLineEdit,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QComboBox, QCompleter, QDialog, QFileDialog, QLineEdit, QToolButton, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
@@ -72,7 +63,6 @@ class AddHostDialog(QDialog):
         self._fit()
 
     def typed(self) -> dict[str, str]:
-        """Returns the texts of the fields."""
         texts = {key: field.text() for key, field in self.fields.items()}
         return {**texts, "transport": str(self.transport.currentData())}
 
@@ -141,8 +131,7 @@ class AddHostDialog(QDialog):
     def _complete_names(self) -> None:
         """Completes names from ~/.ssh/config, which is read on a thread because it may be on a slow file system."""
         self._known = QStringListModel(self)
-        completer = QCompleter(self._known, self)
-        completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
+        completer = QCompleter(self._known, self, caseSensitivity=Qt.CaseSensitivity.CaseInsensitive)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
         completer.activated.connect(lambda text: self._edited("name"))
         self.fields["name"].setCompleter(completer)
@@ -203,7 +192,6 @@ class AddHostDialog(QDialog):
         buttons = DialogButtons(self, self.tr("Add host"))
         self.add_button, self.cancel_button = buttons.agree, buttons.cancel
         self._body = body = QWidget()
-        body.setObjectName("contents")
         beside = hbox(self.local, margins=(NAME_WIDTH, 0, 0, 0))
         rows = list(self.rows.values())
         self._rest = QWidget()

@@ -38,28 +38,16 @@ class HostKeyDialog(QDialog):
         self.advice = label(wrap=True)
         self.command = _selectable(label())
         self.command.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
-        self.trust_button = QPushButton(self.tr("Trust this key"))
-        self.trust_button.setAutoDefault(False)
+        self.trust_button = QPushButton(self.tr("Trust this key"), autoDefault=False)
         buttons = QDialogButtonBox()
         buttons.addButton(self.trust_button, QDialogButtonBox.ButtonRole.AcceptRole)
         self.cancel_button = buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
         buttons.accepted.connect(self._trust)
         buttons.rejected.connect(self.reject)
         self.notice.action_triggered.connect(lambda number: self._ask())
-        vbox(
-            self.heading,
-            self.progress,
-            self.notice,
-            self.shown,
-            self.on_record,
-            self.advice,
-            self.command,
-            6,
-            buttons,
-            parent=self,
-            margins=(20, 18, 20, 16),
-            spacing=10,
-        )
+        head = self.heading, self.progress, self.notice
+        key = self.shown, self.on_record, self.advice, self.command
+        vbox(*head, *key, 6, buttons, parent=self, margins=(20, 18, 20, 16), spacing=10)
         self.cancel_button.setDefault(True)  # Enter alone must never trust a key
         self.cancel_button.setFocus()
         self._ask()

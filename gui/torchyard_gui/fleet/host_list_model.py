@@ -35,11 +35,10 @@ class HostListModel(QAbstractListModel):
 
     @property
     def names(self) -> list[str]:
-        """Names of the shown hosts."""
         return list(self._names)
 
     def index_of(self, name: str) -> QModelIndex:
-        """Returns the index of a host, invalid if it is not shown."""
+        """Returns an invalid index for a host that is not shown."""
         return self.index(self._row_of[name]) if name in self._row_of else QModelIndex()
 
     def status_at(self, index: Index) -> HostStatus | None:

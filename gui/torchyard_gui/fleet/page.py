@@ -92,13 +92,11 @@ class FleetPage(QWidget):
         return [self.tr("{count} hosts under way").format(count=under_way)] if under_way > 1 else []
 
     def panes(self) -> list[QWidget]:
-        """Returns the panes for F6."""
         return [self.search_field, self.list, self.details]
 
     # -- commands
 
     def add_host(self, name: str = "") -> None:
-        """Opens the dialog to add a host."""
         dialog = AddHostDialog(self.model, self)
         dialog.fields["name"].setText(name)
         dialog.added.connect(self._added)

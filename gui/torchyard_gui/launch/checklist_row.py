@@ -35,9 +35,7 @@ class ChecklistRow(QWidget):
         self.mark = StateMark("idle")
         self.title = label(title_of(row.name))
         self.title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
-        self.found = ElidedLabel()
-        self.found.setProperty("role", "small")
-        self.found.setProperty("ink", "2")
+        self.found = ElidedLabel(role="small", ink="2")
         self.found.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.more = tool_button("chevron-right", self.tr("Show it host by host"), self.toggle)
         self.more.setAutoRaise(True)
@@ -75,7 +73,6 @@ class ChecklistRow(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Updates the widget."""
         row = self._row
         self.mark.set_state({"pending": "planned"}.get(row.state, row.state))
         self.found.setText(found_in(row))

@@ -60,7 +60,6 @@ class LaunchPanel(QDialog):
         self.about = label(role="small", ink="2")
         self._list = vbox(spacing=2)
         inside = QWidget()
-        inside.setObjectName("contents")
         vbox(self._list, None, parent=inside, margins=(20, 10, 20, 10))
         self._area = scroll_area(inside, self.tr("Checklist"))
         self.notice = NoticeBar()
@@ -100,12 +99,10 @@ class LaunchPanel(QDialog):
         self._begin()
 
     def bring_to_front(self) -> None:
-        """Brings the panel to the front."""
         self.show()
         self.raise_()
 
     def try_again(self) -> None:
-        """Repeats the launch."""
         if self._source is not None and not self.is_launching:
             self._begin()
 

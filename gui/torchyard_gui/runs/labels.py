@@ -35,9 +35,7 @@ def mark_of(state: str) -> str:
 
 def clock(seconds: float | None, *, exact: bool = False) -> str:
     """Returns a local time: 14:21, or 14:21:07."""
-    if seconds is None:
-        return "–"
-    return formatting.clock(seconds, exact=exact)
+    return "–" if seconds is None else formatting.clock(seconds, exact=exact)
 
 
 def moment_in_full(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from torchyard_gui.runs.downsampling import calmed
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.elided_text import draw_elided
 
 HEAD, LINE, SENTENCE = 24, 44, 22
 
@@ -83,11 +84,7 @@ class MiniPlot(QWidget):
         head = QRectF(0, 0, width, HEAD)
         painter.drawText(head, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, self._value)
         room = width - painter.fontMetrics().horizontalAdvance(self._value) - 12
-        painter.setFont(look.font("small"))
-        painter.setPen(look.pen("text2"))
-        name = f"{self._name}{self._note}"
-        name = painter.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
-        painter.drawText(head, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, name)
+        draw_elided(painter, QRectF(0, 0, room, HEAD), f"{self._name}{self._note}", "small", "text2")
         floor = self.height() - 1
         painter.setPen(look.pen("hair"))
         painter.drawLine(0, floor, width, floor)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QApplication, QFileDialog, QStackedWidget, QWidget
+from PySide6.QtWidgets import QApplication, QCheckBox, QDialog, QDialogButtonBox, QFileDialog, QStackedWidget, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
@@ -23,8 +23,8 @@ from torchyard_gui.runs.restart import RestartFlow
 from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
 from torchyard_gui.runs.run_view import RunView
-from torchyard_gui.runs.stop_dialog import StopDialog
-from torchyard_gui.widgets import EmptyState, SearchField
+from torchyard_gui.widgets import EmptyState, SearchField, label
+from torchyard_gui.widgets.dialogs import dialog_layout
 from torchyard_gui.widgets.empty_state import EmptyListMessage
 from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.next_steps import error_text
@@ -63,8 +63,7 @@ class RunsPage(QWidget):
         self.search.textChanged.connect(self._filter)
         self._nothing = EmptyListMessage(self.list, lambda: self._empty_text(self.search.text()))
         self.search.textChanged.connect(self._nothing.look)
-        left = QWidget()
-        left.setMinimumWidth(180)
+        left = QWidget(minimumWidth=180)
         search_box = hbox(self.search, margins=(12, 0, 12, 0))
         vbox(search_box, (self.list, 1), parent=left, margins=(0, 12, 0, 8), spacing=8)
         self._left = left
@@ -116,7 +115,6 @@ class RunsPage(QWidget):
         return self.actions_.all()
 
     def panes(self) -> list[QWidget]:
-        """Returns the panes for F6."""
         return [self._left, self.run_view.stack, self.run_view.side, self.run_view.log]
 
     def status_texts(self) -> list[str | tuple[str, str]]:
@@ -210,7 +208,6 @@ class RunsPage(QWidget):
         self.fetching = self.model.fetch(run, target, progress, ended, failed, owner=self)
 
     def show_booking(self) -> None:
-        """Shows the run's booking."""
         if self._booking:
             self.booking_wanted.emit(self._booking)
 
@@ -223,7 +220,6 @@ class RunsPage(QWidget):
         return known.booking if known is not None else self.feed.run.booking
 
     def close_feeds(self) -> None:
-        """Closes all feeds and logs."""
         self.restarting.close_launch()
         self.run_view.log.close_log()
         self._bar_timer.stop()
@@ -334,3 +330,32 @@ class RunsPage(QWidget):
         if self.fetching is not None and not self.fetching.is_finished:
             self.fetching.cancel()
             self.run_view.work.clear()
+
+
+class StopDialog(QDialog):
+    """Shown with `open()`, not modal. `confirmed` carries whether to kill the run at once."""
+
+    confirmed = Signal(bool)
+
+    def __init__(self, name: str, lasted: str, grace_s: float, *, is_stopping: bool, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.setWindowTitle(self.tr("Stop {name}?").format(name=name))
+        sentence = self.tr("It has run for {time}. What it did not save is lost.").format(time=lasted)
+        if is_stopping:
+            sentence = self.tr("It is being stopped already, and has its time to end well.")
+        self.force = QCheckBox(self.tr("Kill now (skip the {seconds} s grace period)").format(seconds=f"{grace_s:.0f}"))
+        self.force.setChecked(is_stopping)
+        buttons = QDialogButtonBox()
+        self.stop = buttons.addButton(self.tr("Stop the run"), QDialogButtonBox.ButtonRole.AcceptRole)
+        self.stop.setProperty("danger", True)
+        self.keep = buttons.addButton(self.tr("Let it run"), QDialogButtonBox.ButtonRole.RejectRole)
+        self.keep.setDefault(True)
+        buttons.accepted.connect(self._confirm)
+        buttons.rejected.connect(self.reject)
+        dialog_layout(self, label(sentence, ink="2", wrap=True), self.force, 4, buttons, spacing=12)
+        self.keep.setFocus()
+
+    def _confirm(self) -> None:
+        self.confirmed.emit(self.force.isChecked())
+        self.accept()

@@ -153,7 +153,6 @@ class Plots(QWidget):
 
     @property
     def names(self) -> list[str]:
-        """The plotted replicas."""
         return list(self._names)
 
     def set_feed(self, feed: RunFeed | None) -> None:

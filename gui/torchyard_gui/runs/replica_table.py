@@ -35,6 +35,8 @@ from torchyard_gui.runs.replica_table_model import (
 )
 from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.containers import prepare_rows
+from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 SORT_EVERY_MS = 3000
 """Interval of sorting; rows that move every second are unreadable."""
@@ -55,16 +57,9 @@ class ReplicaTable(QTableView):
         self.setItemDelegate(ReplicaDelegate(self))
         self.setSortingEnabled(True)
         self.sortByColumn(-1, Qt.SortOrder.AscendingOrder)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)  # Tab leaves the table; arrows move in it
-        self.setShowGrid(False)
+        prepare_rows(self, self.tr("Replicas"), many=True)
         self.setWordWrap(False)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.setAccessibleName(self.tr("Replicas"))
-        self.verticalHeader().setVisible(False)
-        self.verticalHeader().setDefaultSectionSize(theme().metrics.row)
         header = self.horizontalHeader()
         header.setHighlightSections(False)
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
@@ -155,17 +150,17 @@ class ReplicaDelegate(QStyledItemDelegate):
             self._past(painter, inner, track)
         elif column == NAME:
             paint_role_badge(painter, QRectF(inner.x(), inner.center().y() - 7, 16, 16), track.role)
-            _text(painter, inner.adjusted(24, 0, 0, 0), str(index.data()), Qt.AlignmentFlag.AlignLeft)
+            draw_elided(painter, inner.adjusted(24, 0, 0, 0), str(index.data()))
         elif column == STATE:
             model = index.model()
             source = model.sourceModel() if isinstance(model, QSortFilterProxyModel) else model
             mark = source.state_of(track)[0] if isinstance(source, ReplicaTableModel) else track.state
             paint_state(painter, QRectF(inner.x(), inner.center().y() - 6, 14, 14), mark)
-            painter.setPen(look.pen({"failed": "fail", "warning": "wait"}.get(mark, "text2")))
-            _text(painter, inner.adjusted(20, 0, 0, 0), str(index.data()), Qt.AlignmentFlag.AlignLeft)
+            ink = {"failed": "fail", "warning": "wait"}.get(mark, "text2")
+            draw_elided(painter, inner.adjusted(20, 0, 0, 0), str(index.data()), ink=ink)
         else:
-            side = Qt.AlignmentFlag.AlignRight if GPUS <= column <= MEMORY else Qt.AlignmentFlag.AlignLeft
-            _text(painter, inner, str(index.data()), side)
+            side = RIGHT if GPUS <= column <= MEMORY else LEFT
+            draw_elided(painter, inner, str(index.data()), side=side)
         painter.restore()
 
     def _past(self, painter: QPainter, rect: QRect, track: ReplicaStatus) -> None:
@@ -179,8 +174,3 @@ class ReplicaDelegate(QStyledItemDelegate):
         painter.setPen(theme().pen("meter"))
         for piece in lines_between_gaps(xs, ys):
             painter.drawPolyline(piece)
-
-
-def _text(painter: QPainter, rect: QRect, text: str, side: Qt.AlignmentFlag) -> None:
-    short = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, rect.width())
-    painter.drawText(rect, side | Qt.AlignmentFlag.AlignVCenter, short)

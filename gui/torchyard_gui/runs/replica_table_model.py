@@ -6,14 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from PySide6.QtCore import (
-    QAbstractTableModel,
-    QModelIndex,
-    QObject,
-    QPersistentModelIndex,
-    QSortFilterProxyModel,
-    Qt,
-)
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, QSortFilterProxyModel, Qt
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges, short_cause
@@ -85,7 +78,6 @@ class ReplicaTableModel(QAbstractTableModel):
         self.endResetModel()
 
     def take(self, changes: RunChanges) -> None:
-        """Updates changed rows."""
         if self.feed is None:
             return
         if len(self.feed.picture.tracks) != len(self._tracks):

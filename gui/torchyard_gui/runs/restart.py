@@ -10,7 +10,7 @@ from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation as Asked
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.restart_job import RestartJob
+from torchyard_gui.bridge.launch_job import RestartJob
 from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.widgets.dialogs import ConfirmationDialog, yes_to
 from torchyard_gui.widgets.next_steps import as_sentence

@@ -31,12 +31,10 @@ class RunBar(QFrame):
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
         self._feed: RunFeed | None = None
-        self.name = ElidedLabel()
-        self.name.setProperty("role", "title")
+        self.name = ElidedLabel(role="title")
         self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.mark = StateMark("idle", 14)
-        self.state = ElidedLabel()
-        self.state.setProperty("ink", "2")
+        self.state = ElidedLabel(ink="2")
         self.views = Segmented(
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
@@ -57,7 +55,6 @@ class RunBar(QFrame):
         self.refresh()
 
     def refresh(self) -> None:
-        """Updates state and buttons."""
         if self._feed is None:
             self.name.setText(self.tr("Runs"))
             self.state.setText("")

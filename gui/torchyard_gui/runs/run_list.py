@@ -15,6 +15,7 @@ from torchyard_gui.bridge.run_state_types import when
 from torchyard_gui.runs.labels import clock, day_or_clock, mark_of, moment_in_full, state_word
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.elided_text import draw_elided
 
 Index = QModelIndex | QPersistentModelIndex
 RUN = Qt.ItemDataRole.UserRole
@@ -136,14 +137,14 @@ class RunDelegate(QStyledItemDelegate):
         painter.setFont(look.font("strong"))
         painter.setPen(look.pen("text"))
         top.setRight(right - time_width - 8)
-        _draw(painter, top, run.name or run.run_id)
-        painter.setFont(look.font("small"))
-        painter.setPen(look.pen("fail" if run.state == "failed" and not stale else "text2"))
+        draw_elided(painter, top, run.name or run.run_id)
+        ink = "fail" if run.state == "failed" and not stale else "text2"
         model = index.model()
         words = model.state_of(run) if isinstance(model, RunListModel) else state_word(run.state)
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         detail = run.reason if run.state == "failed" and run.reason else hosts
-        _draw(painter, QRect(left, rect.y() + 24, right - left, 19), f"{words} · {detail}" if detail else words)
+        second = QRect(left, rect.y() + 24, right - left, 19)
+        draw_elided(painter, second, f"{words} · {detail}" if detail else words, "small", ink)
         painter.restore()
 
 
@@ -158,11 +159,6 @@ def run_list_view(model: RunListModel, parent: QWidget | None = None) -> QListVi
     view.viewport().setAutoFillBackground(False)
     view.setStyleSheet("QListView { background: transparent; }")
     return view
-
-
-def _draw(painter: QPainter, rect: QRect, text: str) -> None:
-    short = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, rect.width())
-    painter.drawText(rect, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, short)
 
 
 def _key(row: KnownRun | str) -> str:

@@ -50,19 +50,9 @@ class SidePanel(QWidget):
         self.needs.opened.connect(self.opened)
         self.timeline.opened.connect(self.opened)
         inside = QWidget()
-        inside.setObjectName("contents")
-        vbox(
-            self.needs,
-            *self.plots.values(),
-            self.step,
-            6,
-            SectionLabel(self.tr("Events")),
-            self.timeline,
-            None,
-            parent=inside,
-            margins=(16, 14, 16, 16),
-            spacing=10,
-        )
+        events = SectionLabel(self.tr("Events")), self.timeline
+        parts = self.needs, *self.plots.values(), self.step, 6, *events, None
+        vbox(*parts, parent=inside, margins=(16, 14, 16, 16), spacing=10)
         self._area, self._inside = scroll_area(inside), inside
         self.timeline.row_entered.connect(self._show_row)
         vbox(self._area, parent=self, margins=FLUSH)

@@ -12,6 +12,7 @@ from torchyard_gui.bridge.run_state_types import TimelineEvent
 from torchyard_gui.runs.labels import clock, moment_in_full, moment_in_words, moment_mark
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.elided_text import draw_elided
 
 ROW = 22
 SHOWN = 200
@@ -69,10 +70,8 @@ class Timeline(QWidget):
             side = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
             painter.drawText(QRect(0, y, time_width, ROW), side, clock(moment.time) if moment.time else "–")
             paint_state(painter, QRectF(time_width, y + 5, 12, 12), moment_mark(moment))
-            painter.setPen(look.pen("text2"))
             rect = QRect(time_width + 18, y, self.width() - time_width - 18, ROW)
-            text = painter.fontMetrics().elidedText(moment_in_words(moment), Qt.TextElideMode.ElideRight, rect.width())
-            painter.drawText(rect, side, text)
+            draw_elided(painter, rect, moment_in_words(moment), ink="text2")
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent):

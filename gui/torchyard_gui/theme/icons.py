@@ -90,12 +90,10 @@ def _rendered(renderer: QSvgRenderer, size: int, ratio: float, opacity: float) -
 
 
 def role_icon(role: str) -> QIcon:
-    """Returns a role's badge as an icon."""
     return _painted(f"role:{role}", lambda painter, rect: paint_role_badge(painter, rect, role))
 
 
 def state_icon(state: str) -> QIcon:
-    """Returns a state's mark as an icon."""
     return _painted(f"state:{state}", lambda painter, rect: paint_state(painter, rect, state))
 
 

@@ -186,3 +186,9 @@ def _font(size: int, weight: int) -> QFont:
     font.setWeight(QFont.Weight(weight))
     font.setFeature(QFont.Tag("tnum"), 1)
     return font
+
+
+def mixed_colors(one: QColor, other: QColor, part: float) -> QColor:
+    """Returns an opaque colour mixed with `part` of another."""
+    pairs = (one.red(), other.red()), (one.green(), other.green()), (one.blue(), other.blue())
+    return QColor(*(round(a + (b - a) * part) for a, b in pairs))

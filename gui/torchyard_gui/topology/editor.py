@@ -41,8 +41,7 @@ class Editor(QObject):
         self._hosts = hosts
         self._selection: tuple[str, ...] = ()
         self._known: frozenset[str] = frozenset()
-        self.stack = QUndoStack(self)
-        self.stack.setUndoLimit(MOST_STEPS)
+        self.stack = QUndoStack(self, undoLimit=MOST_STEPS)
         document.changed.connect(self._document_changed)
 
     @property

@@ -42,7 +42,6 @@ class FindBar(QFrame):
         self.hide()
 
     def show_plan(self, plan: Plan) -> None:
-        """Sets the plan to search."""
         self._plan = plan
 
     def open(self) -> None:

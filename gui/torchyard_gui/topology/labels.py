@@ -16,39 +16,34 @@ def tr(text: str) -> str:
     return QCoreApplication.translate("topology", text)
 
 
+_ROLES = {
+    Role.CHIEF: ("Chief", "chiefs", "The first trainer: rank 0, which also writes checkpoints. A run has at most one."),
+    Role.WORKER: ("Worker", "workers", "Trains on its share of the data."),
+    Role.PS: (
+        "Parameter server",
+        "parameter servers",
+        "Holds parameters for the trainers, in strategies with servers and in other frameworks.",
+    ),
+    Role.REDUCER: ("Reducer", "reducers", "Sums the trainers' gradients, in strategies that use reducers."),
+    Role.EVALUATOR: (
+        "Evaluator",
+        "evaluators",
+        "Evaluates checkpoints beside the training; its failure never fails the run.",
+    ),
+}
+"""Name of one replica, of several, and what a replica of the role does."""
+
+
 def role_name(role: Role) -> str:
-    """Returns the name of one replica's role."""
-    names = {
-        Role.CHIEF: tr("Chief"),
-        Role.WORKER: tr("Worker"),
-        Role.PS: tr("Parameter server"),
-        Role.REDUCER: tr("Reducer"),
-        Role.EVALUATOR: tr("Evaluator"),
-    }
-    return names[role]
+    return tr(_ROLES[role][0])
 
 
 def role_plural(role: Role) -> str:
-    names = {
-        Role.CHIEF: tr("chiefs"),
-        Role.WORKER: tr("workers"),
-        Role.PS: tr("parameter servers"),
-        Role.REDUCER: tr("reducers"),
-        Role.EVALUATOR: tr("evaluators"),
-    }
-    return names[role]
+    return tr(_ROLES[role][1])
 
 
 def role_sentence(role: Role) -> str:
-    """Returns what a replica of the role does."""
-    sentences = {
-        Role.CHIEF: tr("The first trainer: rank 0, which also writes checkpoints. A run has at most one."),
-        Role.WORKER: tr("Trains on its share of the data."),
-        Role.PS: tr("Holds parameters for the trainers, in strategies with servers and in other frameworks."),
-        Role.REDUCER: tr("Sums the trainers' gradients, in strategies that use reducers."),
-        Role.EVALUATOR: tr("Evaluates checkpoints beside the training; its failure never fails the run."),
-    }
-    return sentences[role]
+    return tr(_ROLES[role][2])
 
 
 def strategy_name(kind: StrategyKind) -> str:
@@ -71,7 +66,6 @@ def preset_sentence(preset: Preset) -> str:
 
 
 def machine_sentence(machine: Machine) -> str:
-    """Returns the resources of a machine type."""
     sizes = tr("{count} CPUs, {memory} GB").format(count=machine.cpus, memory=f"{machine.memory_gb:g}")
     gpus = f", {machine.gpus} × {machine.gpu_model}" if machine.gpus else ""
     return f"{machine.name} ({machine.machine}): {sizes}{gpus}."

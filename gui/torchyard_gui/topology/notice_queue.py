@@ -43,7 +43,6 @@ class NoticeQueue(QObject):
         bar.closed.connect(self._dismissed)
 
     def show(self, subject: str, kind: Kind, text: str, *buttons: NoticeButton) -> None:
-        """Sets the notice of a subject."""
         self._notices[subject] = Notice(kind, text, buttons)
         self._show()
 
@@ -53,7 +52,6 @@ class NoticeQueue(QObject):
         self.show(subject, "fail", error_text(error, has_buttons=True), *buttons, *taken)
 
     def clear(self, subject: str) -> None:
-        """Removes the notice of a subject."""
         if self._notices.pop(subject, None) is not None:
             self._show()
 

@@ -126,7 +126,6 @@ class TopologyPage(QWidget):
         return [self.tr("{replicas} on {hosts}").format(replicas=replicas, hosts=on)]
 
     def panes(self) -> list[QWidget]:
-        """Returns the panes for F6."""
         return [self.bar, self.side.pane, self.view, self.yaml, self.problems, self.fields.pane]
 
     def make_rest(self) -> None:

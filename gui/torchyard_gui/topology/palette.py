@@ -70,14 +70,7 @@ class Palette(QFrame):
         self._tiers = section(self.tr("Scale tiers"), partial(self._make_presets, "scale tiers"), tiers, folds=True)
         self._machines = section(self.tr("Machine types"), self._make_machines, fleet, folds=True)
         self._hosts = section(self.tr("Hosts"), self._make_hosts)
-        self.sections = (
-            self._roles,
-            self._presets,
-            self._frameworks,
-            self._tiers,
-            self._machines,
-            self._hosts,
-        )
+        self.sections = (self._roles, self._presets, self._frameworks, self._tiers, self._machines, self._hosts)
         self.nothing = label(role="small", ink="2", wrap=True)
         self.nothing.hide()
         self.popup = CountPopup(self)
@@ -88,9 +81,7 @@ class Palette(QFrame):
         theme().changed.connect(self._paint_icons)
 
     def _scrolled(self) -> QScrollArea:
-        """Returns a scroll area with the sections."""
         inner = QWidget()
-        inner.setObjectName("contents")
         vbox(*self.sections, None, parent=inner, margins=FLUSH, spacing=8)
         return scroll_area(inner)
 
@@ -102,7 +93,6 @@ class Palette(QFrame):
 
     @property
     def presets(self) -> PaletteList:
-        """Presets of strategies."""
         return self._presets.rows
 
     @property

@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.elided_text import draw_elided
 from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import SectionLabel
 
@@ -78,7 +79,6 @@ class PaletteList(QListWidget):
         return str(item.data(KEY)) if item is not None else ""
 
     def row_of(self, key: str) -> QListWidgetItem | None:
-        """Returns the row of a key."""
         return next((self.item(row) for row in range(self.count()) if self.item(row).data(KEY) == key), None)
 
     def _fit(self) -> None:
@@ -118,7 +118,6 @@ class PaletteList(QListWidget):
         self.chosen.emit(str(item.data(KEY)), bool(modifiers & Qt.KeyboardModifier.ShiftModifier))
 
     def mime_of(self, key: str) -> QMimeData:
-        """Returns the MIME data of a row's drag."""
         mime = QMimeData()
         mime.setData(self._mime, key.encode())
         return mime
@@ -174,17 +173,13 @@ class PaletteRow(QStyledItemDelegate):
         count = str(index.data(COUNT) or "")
         painter.setFont(theme().font("small"))
         width = painter.fontMetrics().horizontalAdvance(count)
-        middle = int(Qt.AlignmentFlag.AlignVCenter)
+        side = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight
         painter.setPen(theme().pen("text2"))
-        painter.drawText(rect.adjusted(0, 0, -2, 0), middle | int(Qt.AlignmentFlag.AlignRight), count)
-        painter.setFont(theme().font("body"))
-        painter.setPen(theme().pen("text"))
+        painter.drawText(rect.adjusted(0, 0, -2, 0), int(side), count)
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
         # Elided in the middle: names of hosts and machine types differ at their ends.
-        name = painter.fontMetrics().elidedText(
-            str(index.data(Qt.ItemDataRole.DisplayRole)), Qt.TextElideMode.ElideMiddle, room.width()
-        )
-        painter.drawText(room, middle, name)
+        name = str(index.data(Qt.ItemDataRole.DisplayRole))
+        draw_elided(painter, room, name, "body", "text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()
 
 
@@ -216,7 +211,6 @@ class PaletteSection(QWidget):
 
     @cached_property
     def rows(self) -> PaletteList:
-        """The list of rows."""
         made = self._make(self._name)
         self._layout.addWidget(made)
         if isinstance(self.head, QPushButton):

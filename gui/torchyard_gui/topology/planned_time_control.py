@@ -54,7 +54,6 @@ class PlannedTimeControl(QPushButton):
             self.refresh()
 
     def refresh(self) -> None:
-        """Updates the text."""
         planning = self._planning
         named = self.tr("When: {when}").format(when=planning.words)
         self.setText(planning.words if self._is_short else named)
@@ -94,8 +93,7 @@ class PlannedTimePopup(Popup):
         self.setAccessibleName(self.tr("When is planned"))
         self.setFixedWidth(WIDTH)
         self._planning = planning
-        self.start = QLineEdit()
-        self.start.setPlaceholderText("now")
+        self.start = QLineEdit(placeholderText="now")
         self.lasts = QLineEdit()
         self.start_row = FormRow(self.tr("From"), self.start, " ", name_width=56)
         self.lasts_row = FormRow(self.tr("For"), self.lasts, name_width=56)

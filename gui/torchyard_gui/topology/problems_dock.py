@@ -8,14 +8,7 @@ from itertools import chain
 
 from PySide6.QtCore import QModelIndex, Qt, Signal
 from PySide6.QtGui import QIcon, QMouseEvent
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QFrame,
-    QHeaderView,
-    QTableWidget,
-    QTableWidgetItem,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
 
 from torchyard_core.problems import Problem
 from torchyard_gui.canvas.scene import TopologyScene
@@ -27,6 +20,7 @@ from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import HOSTS, ProblemPlace, place_of
 from torchyard_gui.widgets.buttons import tool_button
+from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.indicators import StateMark
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import StepButtons
@@ -61,15 +55,8 @@ class ProblemsDock(QFrame):
     def table(self) -> QTableWidget:
         """The list; created on first use."""
         table = QTableWidget(0, 3)
-        table.setAccessibleName(self.tr("Problems"))
+        prepare_rows(table, self.tr("Problems"))
         table.horizontalHeader().hide()
-        table.verticalHeader().hide()
-        table.verticalHeader().setDefaultSectionSize(theme().metrics.row)
-        table.setShowGrid(False)
-        table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        table.setTabKeyNavigation(False)
         table.setFixedHeight(OPEN_HEIGHT)
         header = table.horizontalHeader()
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
@@ -91,7 +78,6 @@ class ProblemsDock(QFrame):
         self.set_open(not self.is_open)
 
     def set_open(self, opened: bool) -> None:
-        """Opens or closes the list."""
         if opened != self.is_open:
             self.table.setVisible(opened)
         self.line.arrow.setIcon(icon("chevron-down" if opened else "chevron-right"))
@@ -147,7 +133,6 @@ class ProblemsDock(QFrame):
                 table.setItem(row, column, item)
 
     def next_problem(self) -> None:
-        """Goes to the next problem."""
         if self.problems:
             self.set_open(True)
             row = (self.table.currentRow() + 1) % len(self.problems)
@@ -190,8 +175,7 @@ class _Line(QFrame):
         self.setFixedHeight(theme().metrics.problems)
         self.arrow = tool_button("chevron-right", self.tr("Show or hide problems"), self.clicked)
         self.mark = StateMark("ok")
-        self.text = ElidedLabel()
-        self.text.setProperty("ink", "2")
+        self.text = ElidedLabel(ink="2")
         self.dismiss = tool_button("close", self.tr("Dismiss the remarks"))
         self.steps = StepButtons()
         self.dismiss.hide()

@@ -59,7 +59,6 @@ class SideDrawer(QObject):
 
     @property
     def is_open(self) -> bool:
-        """Whether the drawer is open."""
         return self.is_narrow and self._panel.isVisible()
 
     def reveal(self) -> None:

@@ -33,17 +33,14 @@ class TopBar(QFrame):
         super().__init__()
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
-        self.file = ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
-        self.file.setProperty("role", "title")
+        self.file = ElidedLabel(role="title", in_middle=True)
         self.unsaved = label(role="small", ink="2")
         self.strategy = ChoiceField([(kind, strategy_name(kind)) for kind in StrategyKind])
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
         self.when = PlannedTimeControl(planning)
-        self.gpus = ElidedLabel()
-        self.gpus.setProperty("role", "small")
-        self.gpus.setProperty("ink", "2")
+        self.gpus = ElidedLabel(role="small", ink="2")
         self._strategy_name = label(self.tr("Strategy"), ink="2")
         self.launch = QPushButton(icon("play", "on_accent"), self.tr("Launch …"))
         self.launch.setProperty("primary", True)
@@ -115,7 +112,6 @@ class TopBar(QFrame):
         return self.tr("{used} GPUs used").format(used=used)
 
     def kind(self) -> StrategyKind:
-        """The displayed strategy."""
         return next(kind for kind in StrategyKind if strategy_name(kind) == self.strategy.currentText())
 
 

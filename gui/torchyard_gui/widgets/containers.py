@@ -1,10 +1,11 @@
-"""Containers: cards and scroll areas."""
+"""Containers: cards, scroll areas and tables."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
+from PySide6.QtWidgets import QAbstractItemView, QFrame, QScrollArea, QTableView, QWidget
 
+from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.text_labels import set_style_property
 
@@ -24,13 +25,26 @@ class Card(QFrame):
 
 def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:
     """Returns a frameless, vertically scrolling area. With `name` it accepts the focus, so that keys scroll it."""
-    area = QScrollArea()
-    area.setWidgetResizable(True)
+    area = QScrollArea(widgetResizable=True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     if name:
         area.setAccessibleName(name)
     else:
         area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    inside.setObjectName("contents")  # transparent by the style sheet
     area.setWidget(inside)
     return area
+
+
+def prepare_rows(table: QTableView, name: str, *, many: bool = False) -> None:
+    """Makes a table read-only, with whole rows to select, one or `many`, and no grid. Tab leaves the table."""
+    table.setAccessibleName(name)
+    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+    mode = QAbstractItemView.SelectionMode
+    table.setSelectionMode(mode.ExtendedSelection if many else mode.SingleSelection)
+    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    table.setTabKeyNavigation(False)
+    table.setShowGrid(False)
+    table.verticalHeader().hide()
+    table.verticalHeader().setDefaultSectionSize(METRICS.row)

@@ -24,8 +24,7 @@ class EmptyState(QWidget):
     def __init__(self, title: str, sentence: str, *actions: QAction, icon_name: str = "") -> None:
         super().__init__()
         self._icon_name = icon_name
-        self._picture = QLabel(self)
-        self._picture.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._picture = QLabel(self, alignment=Qt.AlignmentFlag.AlignCenter)
         self._picture.setVisible(bool(icon_name))
         self.title = label(title, role="title")
         self.title.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -41,7 +40,6 @@ class EmptyState(QWidget):
         self._draw()
 
     def set_texts(self, title: str, sentence: str) -> None:
-        """Replaces the texts."""
         self.title.setText(title)
         self.sentence.setText(sentence)
 

@@ -43,7 +43,6 @@ class FormRow(QWidget):
         return made
 
     def set_note(self, note: str) -> None:
-        """Sets the note below the field."""
         self._plain_note = note
         self.set_problem("")
 

@@ -50,8 +50,7 @@ class Segmented(QFrame):
         super().__init__(parent)
         self.setProperty("segmented", True)
         self._keys = [key for key, _ in choices]
-        self._buttons = QButtonGroup(self)
-        self._buttons.setExclusive(True)
+        self._buttons = QButtonGroup(self, exclusive=True)
         layout = hbox(parent=self, margins=(2, 2, 2, 2), spacing=2)
         for number, (_, text) in enumerate(choices):
             button = QToolButton(self)

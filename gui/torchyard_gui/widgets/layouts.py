@@ -73,7 +73,6 @@ def remove_widgets(layout: QLayout, widgets: Iterable[QWidget]) -> None:
 
 
 def clear_layout(layout: QLayout) -> None:
-    """Removes all widgets of a layout."""
     items = [layout.itemAt(number) for number in range(layout.count())]
     remove_widgets(layout, [widget for item in items if item is not None and (widget := item.widget()) is not None])
 

@@ -94,7 +94,6 @@ def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
 
 
 def step_button(step: NextStep) -> QPushButton:
-    """A button that does the step."""
     button = QPushButton(button_text(step))
     button.clicked.connect(lambda: take_step(button, step))
     return button

@@ -35,9 +35,7 @@ class NoticeBar(QFrame):
         self._announced = ""
         """The text announced last."""
         self._mark = _Mark(self)
-        self.label = QLabel(self)
-        self.label.setTextFormat(Qt.TextFormat.PlainText)
-        self.label.setWordWrap(True)
+        self.label = QLabel(self, textFormat=Qt.TextFormat.PlainText, wordWrap=True)
         self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._close = tool_button("close", self.tr("Dismiss"), self._dismiss)
         self.buttons: list[QPushButton] = []

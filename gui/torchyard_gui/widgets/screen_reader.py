@@ -16,9 +16,7 @@ EVERY_MS = 2500
 
 def send(event: QAccessibleEvent) -> None:
     """Sends an event to assistive technology."""
-    from PySide6.QtGui import (
-        QAccessible,
-    )  # slow: not before the first paint
+    from PySide6.QtGui import QAccessible  # slow: not before the first paint
 
     QAccessible.updateAccessibility(event)
 

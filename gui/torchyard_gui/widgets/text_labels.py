@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QRect, QSize, Qt
+from PySide6.QtCore import QEvent, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QLabel, QStyleOption, QWidget
 
@@ -10,18 +10,20 @@ from PySide6.QtWidgets import QFrame, QLabel, QStyleOption, QWidget
 def label(text: str = "", *, role: str = "", ink: str = "", wrap: bool = False) -> QLabel:
     """Creates a plain text label in a font role ("title", "strong", "small", "tiny") and an ink ("2", "3", "fail",
     "wait")."""
-    made = QLabel(text)
+    made = QLabel(text, wordWrap=wrap)
+    _style(made, role, ink)
+    return made
+
+
+def _style(made: QLabel, role: str, ink: str) -> None:
     made.setTextFormat(Qt.TextFormat.PlainText)
     if role:
         made.setProperty("role", role)
     if ink:
         made.setProperty("ink", ink)
-    made.setWordWrap(wrap)
-    return made
 
 
 def set_ink(widget: QWidget, ink: str) -> None:
-    """Changes the ink of a label."""
     set_style_property(widget, "ink", ink)
 
 
@@ -47,14 +49,12 @@ class SectionLabel(QLabel):
 
 
 class ElidedLabel(QLabel):
-    """A single line, elided if it does not fit; the tool tip shows all of it."""
+    """A single line, as of `label`, elided if it does not fit; the tool tip shows all of it."""
 
-    def __init__(
-        self, text: str = "", parent: QWidget | None = None, *, mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight
-    ) -> None:
-        super().__init__(text, parent)
-        self.setTextFormat(Qt.TextFormat.PlainText)
-        self._mode = mode
+    def __init__(self, text: str = "", *, role: str = "", ink: str = "", in_middle: bool = False) -> None:
+        super().__init__(text)
+        _style(self, role, ink)
+        self._mode = Qt.TextElideMode.ElideMiddle if in_middle else Qt.TextElideMode.ElideRight
         self._own_tip = False
 
     def minimumSizeHint(self) -> QSize:
@@ -74,22 +74,15 @@ class ElidedLabel(QLabel):
             self._update_tip()
 
     def shown_text(self) -> str:
-        """Returns the visible part of the text."""
         return self.fontMetrics().elidedText(self.text(), self._mode, self.contentsRect().width())
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         option = QStyleOption()
         option.initFrom(self)
-        rect: QRect = self.contentsRect()
+        side, ink = int(self.alignment().value), self.foregroundRole()
         self.style().drawItemText(
-            painter,
-            rect,
-            int(self.alignment().value),
-            option.palette,
-            self.isEnabled(),
-            self.shown_text(),
-            self.foregroundRole(),
+            painter, self.contentsRect(), side, option.palette, self.isEnabled(), self.shown_text(), ink
         )
 
     def _update_tip(self) -> None:

@@ -102,7 +102,6 @@ class WindowConnections(QObject):
 
     @cached_property
     def reminder(self) -> BookingReminder:
-        """The reminder of ending bookings."""
         from torchyard_gui.bookings.booking_reminder import BookingReminder
 
         made = BookingReminder(self.bookings, self._booked_by_runs, self._show_booking, self.window.say, self)
@@ -138,7 +137,6 @@ class WindowConnections(QObject):
         self.window.settings.planned = planned.to_text()
 
     def _booked_by_runs(self) -> set[str]:
-        """Returns the IDs of the bookings that live runs use."""
         made_for = {one.id for one in self.bookings.seen.bookings if one.run_id in self._live_runs}
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
@@ -211,7 +209,6 @@ class WindowConnections(QObject):
     # -- links between pages
 
     def _take_step(self, step: NextStep) -> None:
-        """Does a next step whose button was pressed."""
         from torchyard_gui.windows.step_actions import StepActions
 
         StepActions(self.window, self.fleet, self.planning).take(step)

@@ -46,17 +46,9 @@ class LoginDialog(QDialog):
             margins=(20, 0, 20, 0),
             spacing=2,
         )
-        body = vbox(
-            self.server_message,
-            self.prompt,
-            self.field,
-            label(self._note(question), role="small", ink="3", wrap=True),
-            8,
-            None,
-            buttons,
-            margins=(20, 0, 20, 0),
-            spacing=6,
-        )
+        note = label(self._note(question), role="small", ink="3", wrap=True)
+        parts = self.server_message, self.prompt, self.field, note, 8, None, buttons
+        body = vbox(*parts, margins=(20, 0, 20, 0), spacing=6)
         vbox(head, self.complaint, body, parent=self, margins=(0, 18, 0, 16), spacing=12)
         if question.complaint:
             self.complaint.show_notice("fail", question.complaint, closable=False)

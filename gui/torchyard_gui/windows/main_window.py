@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QGuiApplication, QPaintEvent
@@ -17,7 +17,6 @@ from torchyard_gui.theme.theme import Mode, theme
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.toast import Toast
 from torchyard_gui.windows.navigation_rail import NavigationRail
-from torchyard_gui.windows.page_protocol import as_page
 from torchyard_gui.windows.status_bar import StatusBar, StatusText
 from torchyard_gui.windows.window_actions import WindowActions
 from torchyard_gui.windows.window_menu import WindowMenu
@@ -122,7 +121,6 @@ class MainWindow(QMainWindow):
 
     @property
     def current(self) -> str:
-        """The key of the current page."""
         return self._current
 
     def page(self, key: str) -> QWidget:
@@ -147,7 +145,6 @@ class MainWindow(QMainWindow):
         return page
 
     def has_page(self, key: str) -> bool:
-        """Whether a page was created."""
         return key in self._places and self._places[key].frame.page is not None
 
     def show_page(self, key: str) -> QWidget:
@@ -215,13 +212,11 @@ class MainWindow(QMainWindow):
         self.refresh_status()
 
     def refresh_status(self) -> None:
-        """Updates the page's texts in the status bar."""
         page = self._places[self._current].frame.page if self._current else None
         texts = list(as_page(page).status_texts()) if page is not None else []
         self.status_line.say([*self._fleet_texts, *texts], self._right_text)
 
     def add_bar_above(self, bar: QWidget) -> None:
-        """Inserts a bar above all pages."""
         self._above.insertWidget(0, bar)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
@@ -288,7 +283,6 @@ class PageFrame(QWidget):
         self._layout = vbox(parent=self, margins=FLUSH, spacing=0)
 
     def hold(self, page: QWidget) -> None:
-        """Sets the page."""
         self.page = page
         bar: QWidget | None = getattr(page, "bar", None)
         if bar is not None and bar.parentWidget() is None:
@@ -322,3 +316,25 @@ def _first_field(pane: QWidget) -> QWidget | None:
         if widget.focusPolicy() & Qt.FocusPolicy.TabFocus and widget.isEnabled() and widget.isVisible():
             return widget
     return None
+
+
+@runtime_checkable
+class Page(Protocol):
+    """A QWidget with these members.
+
+    Optional: `can_close() -> bool`, `panes() -> list[QWidget]` for F6, `more_actions()` (without shortcuts, created
+    when a menu or the palette first shows them) and a signal `status_changed`.
+    """
+
+    title: str
+    icon_name: str
+    bar: QWidget
+
+    def page_actions(self) -> list[QAction]: ...
+
+    def status_texts(self) -> Iterable[StatusText]: ...
+
+
+def as_page(widget: QWidget) -> Page:
+    """Casts a widget to Page, because Python cannot express the intersection of both types."""
+    return cast("Page", widget)

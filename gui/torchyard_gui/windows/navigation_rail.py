@@ -39,17 +39,14 @@ class NavigationRail(QFrame):
         self._layout.insertWidget(number, button)
 
     def set_current(self, number: int) -> None:
-        """Marks the current page."""
         self._group.button(number).setChecked(True)
 
     def button(self, number: int) -> QToolButton:
-        """Returns the button of a page."""
         button = self._group.button(number)
         assert isinstance(button, QToolButton)
         return button
 
     def focus_current(self) -> None:
-        """Takes the focus."""
         if (button := self._group.checkedButton()) is not None:
             button.setFocus(Qt.FocusReason.TabFocusReason)
 

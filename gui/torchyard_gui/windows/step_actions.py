@@ -55,7 +55,6 @@ class StepActions:
         }
 
     def take(self, step: steps.NextStep) -> None:
-        """Does a step."""
         self._window.activateWindow()
         self.actions[type(step)](step)
 

@@ -1,17 +1,19 @@
-"""The window's own actions, which every page offers: go to a page, panes, theme, command palette, about."""
+"""The window's own actions, which every page offers: go to a page, panes, theme, command palette, About dialog."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QObject, Qt, Signal
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
-from PySide6.QtWidgets import QMainWindow
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QLabel, QMainWindow, QWidget
 
-from torchyard_gui.theme.icons import icon
+from torchyard_agent import __version__
+from torchyard_gui.theme.icons import icon, pixmap
 from torchyard_gui.theme.theme import MODES, Mode, theme
+from torchyard_gui.widgets.layouts import vbox
 from torchyard_gui.widgets.page_actions import MENU
-from torchyard_gui.windows.about_dialog import show_about
+from torchyard_gui.widgets.text_labels import label
 
 
 class WindowActions(QObject):
@@ -104,3 +106,25 @@ class WindowActions(QObject):
         action = self.sender()
         if isinstance(action, QAction):
             self.page_wanted.emit(action.data())
+
+
+def show_about(parent: QWidget) -> QDialog:
+    """Opens the About dialog without blocking the window."""
+    box = QDialog(parent)
+    box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    box.setWindowTitle(_tr("About Torchyard"))
+    picture = QLabel(pixmap=pixmap("torchyard", 48, "accent", parent.devicePixelRatioF()))
+    close = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+    close.rejected.connect(box.close)
+    title = label(_tr("Torchyard {version}").format(version=__version__), role="title")
+    sentence = _tr("Draw a training cluster, press Launch, and it runs on your own GPU hosts over plain SSH.")
+    words = label(sentence, ink="2", wrap=True)
+    words.setMinimumWidth(360)
+    license_ = label(_tr("Apache License 2.0"), role="small", ink="3")
+    vbox(picture, title, words, license_, close, parent=box, margins=(24, 20, 24, 16), spacing=8)
+    box.open()
+    return box
+
+
+def _tr(text: str) -> str:
+    return QCoreApplication.translate("About", text)

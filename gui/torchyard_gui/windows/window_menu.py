@@ -44,7 +44,6 @@ class WindowMenu(QMenu):
         self.popup(QPoint(place.x(), place.y() - self.sizeHint().height() + 44))
 
     def fill(self) -> None:
-        """Fills the menus with the current actions."""
         for menu in self.menus.values():
             clear_menu(menu)
         for actions in (self._page_actions(), self._window_actions()):

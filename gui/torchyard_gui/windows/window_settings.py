@@ -60,7 +60,6 @@ class WindowSettings:
             window.restoreGeometry(geometry)
 
     def restore_splitters(self, page: QWidget) -> None:
-        """Restores the splitters of a page."""
         for splitter in _splitters(page):
             state = self._settings.value(f"splitters/{splitter.objectName()}")
             if isinstance(state, QByteArray):

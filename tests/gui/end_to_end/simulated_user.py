@@ -18,8 +18,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.launch.panel import LaunchPanel
-from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.stop_dialog import StopDialog
+from torchyard_gui.runs.page import RunsPage, StopDialog
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow

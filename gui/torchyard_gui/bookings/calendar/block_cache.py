@@ -6,7 +6,7 @@ from __future__ import annotations
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen, QPixmap
 
-from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.theme import mixed_colors, theme
 from torchyard_gui.theme.tokens import METRICS as M
 
 CORNER = M.block_radius + 1
@@ -56,8 +56,9 @@ class BlockCache:
         if found is None:
             token, own, is_selected = look
             tint = (0.24 if theme().is_dark else 0.22) if own else (0.17 if theme().is_dark else 0.11)
-            fill = _mixed(theme().color("s2"), theme().color(token), tint)
-            line = theme().color("accent") if is_selected else _mixed(fill, theme().color(token), 1.0 if own else 0.45)
+            color = theme().color(token)
+            fill = mixed_colors(theme().color("s2"), color, tint)
+            line = theme().color("accent") if is_selected else mixed_colors(fill, color, 1.0 if own else 0.45)
             found = self._inks[look] = fill, line
         return found
 
@@ -82,10 +83,3 @@ class BlockCache:
             found = tuple(whole.copy(x, y, pixels, pixels) for y in (0, pixels) for x in (0, pixels))
             self._corners[look, ratio] = found
         return found
-
-
-def _mixed(one: QColor, other: QColor, share: float) -> QColor:
-    def part(a: int, b: int) -> int:
-        return round(a + (b - a) * share)
-
-    return QColor(part(one.red(), other.red()), part(one.green(), other.green()), part(one.blue(), other.blue()))

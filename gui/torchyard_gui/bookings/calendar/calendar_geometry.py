@@ -28,7 +28,6 @@ class CalendarGeometry(QAbstractScrollArea):
         self.axis: Axis = axis_of("week", self.day, "UTC", 700)
 
     def set_picture(self, picture: DisplayList) -> None:
-        """Replaces the displayed calendar."""
         is_new_zone = picture.zone != self.axis.zone
         self.picture = picture
         if is_new_zone:

@@ -14,10 +14,10 @@ from PySide6.QtWidgets import QScrollBar, QWidget
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings.calendar.blocks import Block
+from torchyard_gui.bookings.calendar.calendar_painting import SnapshotCache
 from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyboardEdit
 from torchyard_gui.bookings.calendar.lanes import Row
-from torchyard_gui.bookings.calendar.snapshot_cache import SnapshotCache
 from torchyard_gui.bookings.calendar.time_axis import Axis
 
 Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]

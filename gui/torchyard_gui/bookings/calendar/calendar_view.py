@@ -25,7 +25,7 @@ from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings.calendar.blocks import Block
 from torchyard_gui.bookings.calendar.calendar_geometry import CalendarGeometry
-from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter
+from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter, SnapshotCache
 from torchyard_gui.bookings.calendar.calendar_target import Refuse
 from torchyard_gui.bookings.calendar.display_list import DisplayList, rows_changed
 from torchyard_gui.bookings.calendar.hit_testing import block_at, block_under, first_cursor
@@ -33,7 +33,6 @@ from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyboardEdit
 from torchyard_gui.bookings.calendar.keyboard_input import KeyboardInput
 from torchyard_gui.bookings.calendar.mouse_input import MouseInput, is_left
 from torchyard_gui.bookings.calendar.overlays import Overlay, fit_overlays, paint_cursor, paint_overlays
-from torchyard_gui.bookings.calendar.snapshot_cache import SnapshotCache
 from torchyard_gui.bookings.calendar.time_axis import Span
 from torchyard_gui.bookings.calendar.tooltips import DragTooltip, booking_tooltip, cursor_description, times_tooltip
 from torchyard_gui.theme.theme import theme
@@ -122,7 +121,6 @@ class CalendarView(CalendarGeometry):
 
     @property
     def gesture(self) -> Gesture | None:
-        """The mouse gesture in progress."""
         return self._mouse.gesture
 
     @property
@@ -339,7 +337,6 @@ class CalendarView(CalendarGeometry):
             self._refresh()
 
     def _describe(self) -> None:
-        """Updates the accessible description from the keyboard cursor."""
         cursor = self.cursor_
         if cursor is not None:
             block = self.block_of(cursor)

@@ -176,7 +176,6 @@ def _place(drawn: tuple[Block, Strip]) -> tuple[int, float, str]:
 
 
 def _tops(block: Block) -> range:
-    """Returns the tops of the lanes that a block covers."""
     return range(block.top, block.bottom, LANE)
 
 

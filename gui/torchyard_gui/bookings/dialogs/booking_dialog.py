@@ -6,14 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
-    QDialog,
-    QLineEdit,
-    QPlainTextEdit,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QComboBox, QDialog, QLineEdit, QPlainTextEdit, QWidget
 
 from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.booking.errors import Refused
@@ -60,12 +53,10 @@ class BookingDialog(QDialog):
         self.setWindowTitle(self.tr("Edit booking") if booking else self.tr("Book GPUs"))
         self.setMinimumWidth(WIDTH)
         self.title = QLineEdit(draft.title)
-        self.gpus = QLineEdit(format_slots(draft.gpus, model.seen.slots))
-        self.gpus.setPlaceholderText("gpu-b:2-5")
+        self.gpus = QLineEdit(format_slots(draft.gpus, model.seen.slots), placeholderText="gpu-b:2-5")
         self.start = QLineEdit(format_time(draft.start, draft.zone))
         self.end = QLineEdit(format_time(draft.end, draft.zone))
-        self.zone = QComboBox()
-        self.zone.setEditable(True)
+        self.zone = QComboBox(editable=True)
         self.zone.addItems(list(dict.fromkeys([draft.zone, *ZONES])))
         self.purpose = QPlainTextEdit(draft.purpose)
         self.purpose.setFixedHeight(54)

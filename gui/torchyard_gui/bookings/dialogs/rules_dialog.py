@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QDialog,
-    QDialogButtonBox,
-    QLineEdit,
-    QPlainTextEdit,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QLineEdit, QPlainTextEdit, QWidget
 
 from torchyard_core.booking.rules.team_rules import FORM, form_texts, read_form
 from torchyard_core.errors import TorchyardError

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
-from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QPainter, QPaintEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -28,6 +28,7 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Segmented, label, scroll_area
 from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.dialogs import dialog_layout
+from torchyard_gui.widgets.elided_text import draw_elided
 from torchyard_gui.widgets.layouts import hbox
 
 SIZE = QSize(720, 560)
@@ -98,15 +99,8 @@ class UsageDialog(QDialog):
         self.save.setEnabled(bool(rows))
         self.bars.show_rows(rows)
         heads = {"person": self.tr("Person"), "host": self.tr("Host"), "week": self.tr("Week of")}
-        self.table.setHorizontalHeaderLabels(
-            [
-                heads[self.by.value],
-                self.tr("Booked, h"),
-                self.tr("Used, h"),
-                self.tr("Idle, h"),
-                self.tr("Not booked, h"),
-            ]
-        )
+        hours = self.tr("Booked, h"), self.tr("Used, h"), self.tr("Idle, h"), self.tr("Not booked, h")
+        self.table.setHorizontalHeaderLabels([heads[self.by.value], *hours])
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)
@@ -164,11 +158,7 @@ class UsageBars(QWidget):
         room = self.width() - NAME - FIGURES
         for number, row in enumerate(self._rows):
             top = number * BAR
-            painter.setFont(look.font("small_strong"))
-            painter.setPen(look.pen("text"))
-            middle = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-            name = painter.fontMetrics().elidedText(row.key, Qt.TextElideMode.ElideRight, NAME - 10)
-            painter.drawText(QRectF(0, top, NAME - 10, BAR), middle, name)
+            draw_elided(painter, QRect(0, top, NAME - 10, BAR), row.key, "small_strong", "text")
             scale = room / longest if longest else 0.0
             booked, unbooked = row.booked_h * scale, row.unbooked_h * scale
             idle = min(row.idle_h, row.booked_h) * scale
@@ -186,6 +176,7 @@ class UsageBars(QWidget):
             painter.setPen(look.pen("text2"))
             text = _row_text(row)
             left = NAME + booked + unbooked + 8
+            middle = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
             painter.drawText(QRectF(left, top, self.width() - left, BAR), middle, text)
 
 

@@ -1,11 +1,14 @@
-"""Base class of the drawers: a title, a close button and a body."""
+"""Base class of the drawers, and the layout of calendar and drawers."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent
+from collections.abc import Iterable
+
+from PySide6.QtCore import QRect, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QWidget
 
+from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import ElidedLabel, scroll_area
 from torchyard_gui.widgets.buttons import tool_button
@@ -23,11 +26,9 @@ class Drawer(QFrame):
         self.setAutoFillBackground(True)
         self.setFixedWidth(METRICS.drawer)
         self.setAccessibleName(title)
-        self.title = ElidedLabel(title)
-        self.title.setProperty("role", "title")
+        self.title = ElidedLabel(title, role="title")
         self.cross = tool_button("close", self.tr("Close (Esc)"), self.closed, by_tab=True)
         contents = QWidget()
-        contents.setObjectName("contents")
         self.body = vbox(parent=contents, margins=(14, 4, 14, 14), spacing=8)
         head = hbox((self.title, 1), self.cross, margins=(14, 10, 8, 4))
         vbox(head, (scroll_area(contents), 1), parent=self, margins=FLUSH, spacing=0)
@@ -37,3 +38,35 @@ class Drawer(QFrame):
             self.closed.emit()
             return
         super().keyPressEvent(event)
+
+
+class DrawerLayout(QWidget):
+    """Container of the calendar's views and drawers; in a narrow window the open drawer covers the view."""
+
+    resized = Signal()
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._views: tuple[QWidget, ...] = ()
+
+    def hold(self, views: Iterable[QWidget], drawers: Iterable[QWidget]) -> None:
+        """Sets views and drawers; all begin hidden."""
+        self._views = tuple(views)
+        for widget in (*self._views, *drawers):
+            widget.setParent(self)
+            widget.hide()
+
+    def place(self, drawer: QWidget | None, *, narrow: bool) -> None:
+        room = self.rect()
+        beside = METRICS.drawer if drawer is not None and not narrow else 0
+        for view in self._views:
+            view.setGeometry(QRect(0, 0, room.width() - beside, room.height()))
+        if drawer is not None:
+            drawer.setGeometry(QRect(room.width() - METRICS.drawer, 0, METRICS.drawer, room.height()))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.resized.emit()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        QPainter(self).fillRect(self.rect(), theme().color("s0"))

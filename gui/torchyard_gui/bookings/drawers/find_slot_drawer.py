@@ -53,8 +53,7 @@ class FindSlotDrawer(Drawer):
         self.on.addItem(self.tr("one host"), True)
         self.on.addItem(self.tr("several hosts"), False)
         self.model = QComboBox()
-        self.title_ = QLineEdit()
-        self.title_.setPlaceholderText(self.tr("What it is for"))
+        self.title_ = QLineEdit(placeholderText=self.tr("What it is for"))
         self.length_row = FormRow(self.tr("For"), self.length, name_width=NAMES)
         self.from_row = FormRow(self.tr("From"), self.from_, name_width=NAMES)
         fill(

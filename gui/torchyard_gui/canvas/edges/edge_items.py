@@ -39,7 +39,6 @@ class EdgeItem(QGraphicsPathItem):
         self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
 
     def set_hop(self, hop: Hop, label: tuple[str, ...] = ()) -> None:
-        """Sets the route and the text of its pill."""
         if (hop, label) != (self.hop, self.label):
             self.hop, self.label = hop, label
             path = rounded(hop.points)
@@ -82,7 +81,6 @@ class EdgeItem(QGraphicsPathItem):
 
 
 def rounded(points: Sequence[Point]) -> QPainterPath:
-    """Returns a polyline with rounded corners."""
     path = QPainterPath(QPointF(*points[0]))
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
         path.lineTo(_towards(corner, before, M.edge_corner))
@@ -141,7 +139,6 @@ class TrunkItem(QGraphicsPathItem):
         self.set_trunk(trunk, label, thick=thick, dashed=dashed)
 
     def set_trunk(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool) -> None:
-        """Sets the route and the text of its pill."""
         self.trunk, self.thick, self.dashed = trunk, thick, dashed
         self.label = label if trunk.is_flat else ((" · ".join(label),) if label else ())
         path = self._stems()
@@ -218,7 +215,6 @@ def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
 
 
 def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
-    """Returns the box of a pill centred at `at`."""
     width = max(paint_cache.width_of(line, "tiny") for line in lines) + 2 * PILL_PAD
     height = PILL_LINE * len(lines) + 5
     return QRectF(at[0] - width / 2, at[1] - height / 2, width, height)

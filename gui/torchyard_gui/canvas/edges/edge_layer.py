@@ -25,7 +25,6 @@ class EdgeLayer:
 
     @property
     def items(self) -> list[QGraphicsItem]:
-        """All items of the layer."""
         return [*self._edges, *([self._trunk] if self._trunk is not None else [])]
 
     def lay(self, grid: Grid, wiring: HostTraffic) -> None:

@@ -90,7 +90,6 @@ class Gutters:
             self._taken.update((x, y) for x in across for y in down)
 
     def take_port(self, cell: Cell, at: Point) -> None:
-        """Marks a port as used."""
         self._ports.setdefault(cell.key, []).extend(port for port in self.ports(cell) if port.at == at)
 
     def _facing(self, one: Cell, other: Cell) -> tuple[Port | None, Port | None]:
@@ -107,7 +106,6 @@ class Gutters:
         return port in self._ports.get(cell.key, ())
 
     def ports(self, cell: Cell) -> Iterator[Port]:
-        """Returns the ports of a rack."""
         box = cell.box
         for aside in PORTS:
             height = self._heights[cell.row] + aside

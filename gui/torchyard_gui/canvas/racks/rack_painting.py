@@ -22,7 +22,6 @@ SHADE = 3
 
 
 def paint_body(painter: QPainter, rack: RackContent) -> None:
-    """Paints the card."""
     rect = QRectF(0.5, 0.5, rack.layout.width - 1, rack.layout.height - 1)
     painter.setPen(Qt.PenStyle.NoPen)
     if not rack.is_tray:

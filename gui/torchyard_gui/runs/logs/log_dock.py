@@ -50,10 +50,8 @@ class LogDock(QWidget):
         self.replica = LogChoice()
         self.replica.currentIndexChanged.connect(self._settle.start)
         self.replica.activated.connect(self._chosen_by_user)
-        self._last = ElidedLabel()
-        self._last.setProperty("ink", "2")
-        self._message = ElidedLabel()
-        self._message.setProperty("role", "small")
+        self._last = ElidedLabel(ink="2")
+        self._message = ElidedLabel(role="small")
         self.search = SearchField(self.tr("Find in the log …"))
         self.search.setFixedWidth(200)
         self.search.returnPressed.connect(self.find_next)
@@ -116,7 +114,6 @@ class LogDock(QWidget):
             self._settle.start()
 
     def show_replica(self, name: str, *, open_: bool = True) -> None:
-        """Shows a replica's log."""
         if self.replica.show_one(name):
             self._by_user = True
         if open_:

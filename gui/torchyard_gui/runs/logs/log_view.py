@@ -106,7 +106,6 @@ class LogView(QAbstractScrollArea):
 
     @property
     def shown_lines(self) -> list[str]:
-        """Texts of the visible lines."""
         return [line.line.text for line in self._lines]
 
     @property
@@ -226,9 +225,7 @@ class LogView(QAbstractScrollArea):
 
     def _names_width(self) -> int:
         """Width of the names; 0 for a single log."""
-        if len(self._log) < 2:
-            return 0
-        return MARGIN + GAP + max(map(width_of, self._log.names))
+        return MARGIN + GAP + max(map(width_of, self._log.names)) if len(self._log) > 1 else 0
 
     def _want(self, place: Place) -> None:
         if len(self._log) > 1:

@@ -43,7 +43,6 @@ class Autosave(QObject):
             self.finish()
 
     def write(self) -> None:
-        """Writes the snapshot now."""
         self._timer.stop()
         if self._recovery is None or not self._document.is_modified:
             return

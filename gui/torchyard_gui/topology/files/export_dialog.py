@@ -6,15 +6,7 @@ from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import (
-    QDialog,
-    QDialogButtonBox,
-    QFileDialog,
-    QLineEdit,
-    QListWidget,
-    QPlainTextEdit,
-    QWidget,
-)
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFileDialog, QLineEdit, QListWidget, QPlainTextEdit, QWidget
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import TorchyardError
@@ -51,9 +43,7 @@ class ExportDialog(QDialog):
         self.setWindowTitle(self.tr("Export {name}").format(name=topology.name))
         self.resize(*SIZE)
         self._make_fields()
-        self.preview = QPlainTextEdit()
-        self.preview.setReadOnly(True)
-        self.preview.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self.preview = QPlainTextEdit(readOnly=True, lineWrapMode=QPlainTextEdit.LineWrapMode.NoWrap)
         self.preview.setFont(monospaced())
         self.preview.setAccessibleName(self.tr("The document"))
         self.preview.setTabChangesFocus(True)
@@ -71,8 +61,7 @@ class ExportDialog(QDialog):
     def _make_fields(self) -> None:
         self.format = ChoiceField([(name, one.title) for name, one in FORMATS.items()])
         self.form = ChoiceField([])
-        self.image = QLineEdit()
-        self.image.setPlaceholderText(IMAGE)
+        self.image = QLineEdit(placeholderText=IMAGE)
         self._replicas = [None, *(replica.name for replica in replicas_of(self._topology))]
         self.replica = ChoiceField([(name, name or self.tr("automatic")) for name in self._replicas])
         self.replica.set_values([None])
@@ -105,7 +94,6 @@ class ExportDialog(QDialog):
 
     @property
     def name(self) -> str:
-        """The name of the format."""
         return list(FORMATS)[max(0, self.format.currentIndex())]
 
     @property
@@ -132,7 +120,6 @@ class ExportDialog(QDialog):
         self._show()
 
     def _show(self) -> None:
-        """Updates the preview."""
         try:
             self._exported = write_foreign(self.name, self._topology, self.wishes)
         except TorchyardError as problem:
@@ -166,7 +153,6 @@ class ExportDialog(QDialog):
     # File
 
     def ask_path(self) -> None:
-        """Asks for a file name."""
         suffix = FORMATS[self.name].suffix_of(self.wishes.form)
         dialog = self._files.dialog(self.windowTitle(), self.tr("Any file (*)"), self)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)

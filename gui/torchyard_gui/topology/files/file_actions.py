@@ -7,15 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from PySide6.QtCore import QCoreApplication, QObject, Signal
+from PySide6.QtCore import QCoreApplication, QFileSystemWatcher, QObject, Signal
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from torchyard_core.errors import FileProblem, TorchyardError
-from torchyard_core.topology.document.topology_document import UNTITLED
+from torchyard_core.topology.document.topology_document import UNTITLED, TopologyDocument
 from torchyard_core.topology.model import Topology
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.files.file_watcher import FileWatcher
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
 from torchyard_gui.widgets.page_actions import action
@@ -73,7 +72,6 @@ class FileActions(QObject):
         self.opened.emit()
 
     def ask_open(self) -> None:
-        """Asks for a file to open."""
         dialog = self.dialog(self.tr("Open a topology"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
         dialog.fileSelected.connect(lambda chosen: self.open(Path(chosen)))
@@ -116,7 +114,6 @@ class FileActions(QObject):
             self.save_to(None, then)
 
     def ask_save(self, then: Callable[[], object] | None = None) -> None:
-        """Asks for a name to save under."""
         dialog = self.dialog(self.tr("Save the topology"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
@@ -255,3 +252,36 @@ def ask_to_replace(
     box.rejected.connect(lambda: another())
     box.finished.connect(box.deleteLater)
     box.open()
+
+
+class FileWatcher(QObject):
+    """Compares the file with the version last read or written."""
+
+    state_changed = Signal(str)
+    """`same`, `changed` or `gone`."""
+
+    def __init__(self, document: TopologyDocument, parent: QObject) -> None:
+        super().__init__(parent)
+        self._document = document
+        self._state = "same"
+        self._watcher = QFileSystemWatcher(self)
+        self._watcher.fileChanged.connect(lambda _: self.look())
+        document.path_changed.connect(self._follow)
+
+    def look(self) -> None:
+        """Checks the file. Editors replace files, which ends a QFileSystemWatcher's watch, so it is renewed."""
+        self._watch()
+        state = self._document.disk_state()
+        if state != self._state:
+            self._state = state
+            self.state_changed.emit(state)
+
+    def _follow(self) -> None:
+        if watched := self._watcher.files():
+            self._watcher.removePaths(watched)
+        self.look()
+
+    def _watch(self) -> None:
+        path = self._document.path
+        if path is not None and path.exists() and str(path) not in self._watcher.files():
+            self._watcher.addPath(str(path))

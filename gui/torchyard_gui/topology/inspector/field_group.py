@@ -63,13 +63,11 @@ class Group(QWidget):
         return row
 
     def field(self, key: str) -> Field:
-        """The field of a key."""
         field = self.rows[key].field
         assert isinstance(field, Field)
         return field
 
     def show_blocks(self, blocks: Sequence[FrozenModel]) -> None:
-        """Shows the values of blocks."""
         self._refused.clear()
         self._blocks = tuple(blocks)
         for key, row in self.rows.items():

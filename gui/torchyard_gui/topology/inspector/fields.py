@@ -38,7 +38,6 @@ class ElidedLine(QLineEdit):
 
     @property
     def shown_text(self) -> str:
-        """The visible text."""
         text = self.text()
         room = self._room().width()
         if self.hasFocus() or self.fontMetrics().horizontalAdvance(text) <= room:
@@ -122,16 +121,10 @@ class LinesField(QPlainTextEdit):
         return [line for line in text.splitlines() if line.strip()]
 
     def commit(self) -> None:
-        """Emits `committed` with the value of the text, or `misread`."""
         if not self.document().isModified():
             return
         self.document().setModified(False)
-        try:
-            value = self.read(self.toPlainText())
-        except ValueError as problem:
-            self.misread.emit(str(problem))
-        else:
-            self.committed.emit(value)
+        _emit_read(self, self.toPlainText())
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
         super().focusOutEvent(event)
@@ -148,6 +141,16 @@ class LinesField(QPlainTextEdit):
             self.commit()
         else:
             super().keyPressEvent(event)
+
+
+def _emit_read(field: LineField | LinesField, text: str) -> None:
+    """Emits `committed` with the value of the text, or `misread`."""
+    try:
+        value = field.read(text)
+    except ValueError as problem:
+        field.misread.emit(str(problem))
+    else:
+        field.committed.emit(value)
 
 
 def _commits(event: QKeyEvent) -> bool:
@@ -219,14 +222,8 @@ class LineField(ElidedLine):
         return text
 
     def commit(self) -> None:
-        """Emits `committed` with the value of the text, or `misread`."""
         self.setModified(False)
-        try:
-            value = self.read(self.text())
-        except ValueError as problem:
-            self.misread.emit(str(problem))
-        else:
-            self.committed.emit(value)
+        _emit_read(self, self.text())
 
     def _finish(self) -> None:
         if self.isModified():

@@ -42,11 +42,8 @@ class Inspector(QFrame):
         self._planning = planning
         self._plan: Plan | None = None
         self.badge = RoleBadge("worker", 20)
-        self.title = ElidedLabel()
-        self.title.setProperty("role", "title")
-        self.subtitle = ElidedLabel()
-        self.subtitle.setProperty("role", "small")
-        self.subtitle.setProperty("ink", "2")
+        self.title = ElidedLabel(role="title")
+        self.subtitle = ElidedLabel(role="small", ink="2")
         self.design = Group("", lambda key, value, label: editor.set_name(value))
         self.design.add("name", self.tr("Name"), LineField(), self.tr("The run's name."))
         self.strategy = StrategyGroup(editor)
@@ -69,12 +66,10 @@ class Inspector(QFrame):
 
     @property
     def place(self) -> PlaceGroup:
-        """Placement of the selected replicas."""
         return self._of_selection[0]
 
     @property
     def pools(self) -> PoolGroup:
-        """The pools of the selected replicas."""
         return self._of_selection[1]
 
     def make_rest(self) -> None:
@@ -92,7 +87,6 @@ class Inspector(QFrame):
             self._show_design()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
-        """Shows problems beside their fields."""
         if self._editor.selection:
             names = [self._editor.value.pools[position].name for position in self._editor.selected_pools()]
             of_pools = keys_of_block([problem for problem in problems if pool_of(problem, names)], "pools", names)
@@ -126,7 +120,6 @@ class Inspector(QFrame):
         return False
 
     def focus_first(self) -> None:
-        """Sets the focus to the first field."""
         if self._editor.selection:
             self.focus("pools", "replicas")
         else:
@@ -189,7 +182,6 @@ class Inspector(QFrame):
 
 def _scrolled(name: str, *groups: QWidget) -> QScrollArea:
     inside = QWidget()
-    inside.setObjectName("contents")
     layout = vbox(parent=inside, margins=(16, 4, 10, 16), spacing=14)
     stack(groups, layout)
     layout.addStretch()

@@ -82,7 +82,6 @@ class PoolGroup(QWidget):
         add("env", tr("Environment"), env, tr("Variables of these replicas, over the program's; one a line."))
 
     def show_pools(self, pools: Sequence[Pool], hosts: Sequence[str]) -> None:
-        """Shows the common values of pools."""
         self.hosts.set_offered(hosts)
         self.pool.rows["name"].setVisible(len(pools) == 1)
         for group in self.groups:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_core.topology.model import Role, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.registry import all_settings, spec_of
 from torchyard_core.topology.strategies.spec import StrategySetting
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.inspector.exchange_cost import exchange_sentence
 from torchyard_gui.topology.inspector.field_group import Group
 from torchyard_gui.topology.inspector.fields import ChoiceField, Field, WholeField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence, tr
@@ -69,3 +70,32 @@ def _field(setting: StrategySetting) -> Field:
         return ChoiceField([(value, tr(title)) for value, title in setting.choices])
     least = next((bound.ge for bound in field.metadata if hasattr(bound, "ge")), 0)
     return WholeField(field.default, tr(setting.if_unset) if setting.if_unset else "", least=least)
+
+
+def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int]) -> str:
+    """The sentence for a topology with these numbers of replicas; "" where no step waits for an exchange."""
+    spec = spec_of(kind)
+    trainers = sum(count for role, count in counts.items() if role.trains)
+    servers = 0 if spec.server_role is None else counts[spec.server_role]
+    cost = spec.exchange_cost(trainers, servers) if trainers > 1 else None
+    if cost is None:
+        return ""
+    return " ".join(
+        tr(sentence).format(
+            trainers=tr("{count} trainers").format(count=trainers),
+            servers=_servers(servers, spec.server_role),
+            **{name: _number(value) for name, value in cost.values.items()},
+        )
+        for sentence in cost.sentences
+    )
+
+
+def _servers(count: int, role: Role | None) -> str:
+    if role is Role.REDUCER:
+        return tr("1 reducer") if count == 1 else tr("{count} reducers").format(count=count)
+    return tr("1 server") if count == 1 else tr("{count} servers").format(count=count)
+
+
+def _number(value: float) -> str:
+    """1.2, 1, 1.09: two decimals at most."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,30 @@
+"""Painting of a single line of text in a rectangle."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRect, QRectF, Qt
+from PySide6.QtGui import QPainter
+
+from torchyard_gui.theme.theme import theme
+
+LEFT, RIGHT = Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight
+
+
+def draw_elided(
+    painter: QPainter,
+    rect: QRect | QRectF,
+    text: str,
+    font: str = "",
+    ink: str = "",
+    side: Qt.AlignmentFlag = LEFT,
+    mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight,
+) -> int:
+    """Paints a line, elided to `rect` and vertically centred; returns its width. `font` and `ink` are the theme's."""
+    if font:
+        painter.setFont(theme().font(font))
+    if ink:
+        painter.setPen(theme().pen(ink))
+    metrics = painter.fontMetrics()
+    shown = metrics.elidedText(text, mode, int(rect.width()))
+    painter.drawText(rect, int(side | Qt.AlignmentFlag.AlignVCenter), shown)
+    return metrics.horizontalAdvance(shown)
