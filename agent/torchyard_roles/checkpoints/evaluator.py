@@ -21,6 +21,8 @@ from torchyard_roles.errors import UsageProblem
 
 LOOK_S = 1.0
 """Interval between two scans of the folder."""
+SLICE_S = 0.1
+"""Time within which a waiting evaluator notices SIGTERM."""
 LAST_S = 5.0
 """Wait after SIGTERM for the last checkpoint of a stopped chief."""
 
@@ -91,8 +93,8 @@ class _StopSignal:
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._at = 0.0
+        # No threading.Event: set() in the handler waits forever for the lock that an interrupted wait() holds.
+        self._at: float | None = None
         self._earlier: Any = None
 
     def __enter__(self) -> _StopSignal:
@@ -110,18 +112,19 @@ class _StopSignal:
 
     def since(self) -> float:
         """Seconds since SIGTERM, or -1."""
-        return time.monotonic() - self._at if self._event.is_set() else -1.0
+        return time.monotonic() - self._at if self._at is not None else -1.0
 
     def wait(self, seconds: float) -> None:
-        if self._event.is_set():
-            time.sleep(min(seconds, 0.1))
-        else:
-            self._event.wait(seconds)
+        """Sleep for `seconds`, or until shortly after SIGTERM."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, SLICE_S))
+            if self._at is not None:
+                return
 
     def _on_signal(self, number: int, _: Any) -> None:
-        if self._event.is_set() and self.since() > ECHO_S:
+        if self._at is None:
+            self._at = time.monotonic()
+        elif self.since() > ECHO_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif not self._event.is_set():
-            self._at = time.monotonic()
-            self._event.set()
