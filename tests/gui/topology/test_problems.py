@@ -128,7 +128,7 @@ def test_what_is_pointed_out_ends_with_a_drag(digits: Driver) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        ("script: train.py", "notify: ./nobody.sh\n  script: train.py", "notify-missing"),
+        ("script: train.py", "notify: ./without_hosts.sh\n  script: train.py", "notify-missing"),
         ("script: train.py", "env: {RANK: '1'}\n  script: train.py", "reserved-variable"),
         ("script: train.py", "python: x", "no-program"),
         ("script: train.py", "script: trian.py", "script-missing"),
@@ -262,15 +262,15 @@ def test_a_topology_that_sends_nothing_needs_no_file(empty: Driver) -> None:
 
 
 def test_advice_is_the_windows_own(make_driver: MakeDriver) -> None:
-    nobody = make_driver([])
-    nobody.choose(nobody.page.palette_.roles, "worker")
-    nobody.wait_until(lambda: bool(nobody.page.problems.problems))
-    said = [problem.message for problem in nobody.page.problems.problems]
+    without_hosts = make_driver([])
+    without_hosts.choose(without_hosts.page.palette_.roles, "worker")
+    without_hosts.wait_until(lambda: bool(without_hosts.page.problems.problems))
+    said = [problem.message for problem in without_hosts.page.problems.problems]
     assert "the fleet has no hosts" in " ".join(said)
-    (add,) = nobody.page.problems.line.steps.findChildren(QPushButton)
+    (add,) = without_hosts.page.problems.line.steps.findChildren(QPushButton)
     assert add.text() == "Add a host …"
-    assert nobody.page.problems.table.item(0, 0).text() == said[0]
-    assert not any("torchyard hosts" in text for text in [*said, nobody.page.scene.described("worker-0")])
+    assert without_hosts.page.problems.table.item(0, 0).text() == said[0]
+    assert not any("torchyard hosts" in text for text in [*said, without_hosts.page.scene.described("worker-0")])
 
 
 def test_what_a_screen_reader_comes_to_has_a_name(digits: Driver) -> None:

@@ -196,5 +196,5 @@ print("noticed all")
 def test_a_signal_at_any_moment_of_a_wait_is_noticed(start: Start) -> None:
     """The handler runs inside the waiting thread, with whatever lock that holds."""
     process = start("-c", SIGNALS)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=DEADLINE_S)
     assert output == "noticed all\n"
