@@ -128,7 +128,7 @@ def test_what_is_pointed_out_ends_with_a_drag(digits: Driver) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        ("script: train.py", "notify: ./without_hosts.sh\n  script: train.py", "notify-missing"),
+        ("script: train.py", "notify: ./missing.sh\n  script: train.py", "notify-missing"),
         ("script: train.py", "env: {RANK: '1'}\n  script: train.py", "reserved-variable"),
         ("script: train.py", "python: x", "no-program"),
         ("script: train.py", "script: trian.py", "script-missing"),
