@@ -306,9 +306,7 @@ class BookingsModel(QObject):
             self._reload()
 
     def _failed(self, error: TorchyardError) -> None:
-        """Reports an error of a reload, such as unreadable settings, a newer database or missing rights, and schedules
-        a retry.
-        """
+        """Reports an error of a reload, such as unreadable settings or missing rights, and schedules a retry."""
         self.seen = replace(self.seen, is_live=False, why=error.sentence())
         self.has_loaded = self._all_anew = True
         self._retry.start()

@@ -30,9 +30,7 @@ class CalendarSync:
         self._closed = False
 
     def start(self) -> None:
-        """Starts the thread, which also imports the libraries for the database and SSH, because the import takes half a
-        second.
-        """
+        """Starts the thread. The thread imports the libraries for the database and SSH, which takes half a second."""
         in_background(self._begin)
 
     def changed(self) -> None:

@@ -147,9 +147,7 @@ class RunFeed(QObject):
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """Returns the metric shown on a replica's chip: the use of its GPUs, or else a value reported by the script or
-        server.
-        """
+        """Returns the metric on a replica's chip: the use of its GPUs, or else a value that the replica reported."""
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
             return ""

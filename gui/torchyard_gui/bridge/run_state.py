@@ -464,8 +464,7 @@ def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaS
 
 
 def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[str, float | None]:
-    """Computes totals of the latest reports: `step` (maximum), `loss` (of the first trainer), `gpu` (median) and the
-    sums.
+    """Computes totals of the latest reports: `step` (maximum), `loss` (first trainer), `gpu` (median) and the sums.
 
     Sums are None unless `is_whole`, because a partial sum would be misleading.
     """
