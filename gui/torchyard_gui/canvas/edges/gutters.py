@@ -170,8 +170,11 @@ class Gutters:
         return max(box.x - x, 0.0, x - box.right) + max(box.y - y, 0.0, y - box.bottom)
 
     def _doors(self, cell: Cell) -> Iterator[tuple[tuple[Node, tuple[int, int]], tuple[float, Port]]]:
-        """Yields each free port of a rack with the first node outside, the outward direction, and the cost up to that
-        node.
+        """Yields each free port of a rack.
+
+        Yields:
+            The first node outside the rack with the outward direction, and the cost of the way to that node with the
+                port.
         """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):
