@@ -140,8 +140,7 @@ class Reminder:
     """A booking that ends soon.
 
     `follower` is the next booking of one of its GPUs if it starts less than an hour later. `longer` is the time by
-    which
-    the booking can be extended; it is zero if the next booking follows at once.
+    which the booking can be extended; it is zero if the next booking follows at once.
     """
 
     booking: Booking

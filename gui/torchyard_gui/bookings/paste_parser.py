@@ -20,8 +20,7 @@ def read_draft(text: str, slots: Sequence[Slot], zone: str, now: datetime, title
     """Parses one line into a draft.
 
     The line contains GPUs, optionally a day (by default today; a weekday means the next such day), and a start with an
-    end
-    or a length. All other words form the title.
+    end or a length. All other words form the title.
 
     Raises:
         Refused: The line cannot be parsed.

@@ -53,8 +53,7 @@ class CalendarState:
     """The last loaded state of the calendar.
 
     `is_live` is False while the calendar is unreachable. The state is then that of the time `as_of`, and `why` contains
-    the
-    reason.
+    the reason.
     """
 
     bookings: tuple[Booking, ...] = ()

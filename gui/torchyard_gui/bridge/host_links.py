@@ -28,8 +28,7 @@ class HostLinks:
     """Watches links and sends queries over them.
 
     `silent` is called with a host that no longer answers, the error, and the time of its last answer. `sampled` is
-    called
-    with each telemetry sample.
+    called with each telemetry sample.
     """
 
     def __init__(self, jobs: Jobs, silent: Silent, sampled: Sampled):

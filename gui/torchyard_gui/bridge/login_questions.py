@@ -45,8 +45,7 @@ class LoginQuestions(QObject):
     """Implements `fleet.questions.Questions` for the window. Questions are shown one at a time.
 
     Followed runs reconnect with a login at each try. A question that the user gave up is therefore not asked again
-    until
-    the user starts an action that may need it (`begin`).
+    until the user starts an action that may need it (`begin`).
     """
 
     asked = Signal(object)

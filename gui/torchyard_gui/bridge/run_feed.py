@@ -50,8 +50,7 @@ class Inbox:
 
         Args:
             wake: Called on the thread when messages are waiting, with True for events and False for samples. It is not
-                called
-                again until the waiting messages were taken.
+                called again until the waiting messages were taken.
         """
         self.news: deque[tuple[str, Any]] = deque()
         self.samples = LatestSamples()

@@ -265,8 +265,7 @@ class RunState:
         """Returns the latest total: `step`, `throughput` (of all trainers), `loss` (of the chief) or `gpu` (median).
 
         A sum is None if one of its parts is unknown. For an ended run, the last report of each replica counts: replicas
-        end one
-        after the other, and the sum of the remaining ones would be meaningless.
+        end one after the other, and the sum of the remaining ones would be meaningless.
         """
         if self.is_over:
             return add_up(list(self.tracks.values()))[name]

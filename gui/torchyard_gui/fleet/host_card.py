@@ -236,8 +236,7 @@ def paint_gpu_cells(painter: QPainter, rect: QRectF, gpus: list[GpuNow]) -> floa
     """Paints a cell per GPU from the left of `rect`. Returns the width of all cells.
 
     With many GPUs, the cells are smaller. A cell is filled from below according to the load of the GPU. An idle GPU
-    with a
-    user has a thin line; a GPU with unknown users is hatched.
+    with a user has a thin line; a GPU with unknown users is hatched.
     """
     if not gpus:
         return 0.0

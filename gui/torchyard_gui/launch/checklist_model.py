@@ -95,8 +95,7 @@ class Checklist:
         """Adds an error that belongs to no check, and returns its row.
 
         The row is that of the current step, or else the first one; errors about the topology, the calendar and the
-        start of the
-        run have fixed rows.
+        start of the run have fixed rows.
         """
         under_way = [row for row in self.rows.values() if row.is_running]
         name = "topology" if code in OF_TOPOLOGY else "host"

@@ -39,8 +39,8 @@ class Plots(QWidget):
     """Up to four plots over a common time axis.
 
     The wheel, + and - zoom; dragging and the arrow keys move; 0 shows the whole run. Ranges change in steps, and points
-    are
-    downsampled to the visible resolution. The built-in methods of pyqtgraph are twice as slow for 16 curves of an hour.
+    are downsampled to the visible resolution. The built-in methods of pyqtgraph are twice as slow for 16 curves of an
+    hour.
     """
 
     def __init__(self, parent: QWidget | None = None):

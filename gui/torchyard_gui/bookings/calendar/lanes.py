@@ -103,8 +103,7 @@ def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> 
     """Returns the hosts that are folded at first.
 
     With few slots these are the hosts without GPUs, if any host has GPUs. With many slots these are all hosts except
-    those
-    of `keep_open`, as far as their lanes fit.
+    those of `keep_open`, as far as their lanes fit.
     """
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}

@@ -21,8 +21,7 @@ class MouseInput:
     """Handles mouse events and holds the gesture in progress. Positions are in viewport pixels.
 
     A press changes the selection only at its release, because a selection opens a drawer beside the calendar, which
-    moves
-    all blocks under the pointer.
+    moves all blocks under the pointer.
     """
 
     def __init__(self, target: CalendarTarget):

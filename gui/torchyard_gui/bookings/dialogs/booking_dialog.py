@@ -39,8 +39,7 @@ class BookingDialog(QDialog):
     """Dialog for one booking or one series. Show it with `open()`.
 
     `booked` is emitted with new bookings, `changed` with a booking after and before its change, and `series_changed`
-    with
-    both versions of each booking of a series.
+    with both versions of each booking of a series.
     """
 
     booked = Signal(tuple)

@@ -32,8 +32,7 @@ class FindSlotDrawer(Drawer):
     """Form and list of matches. Enter books the first match.
 
     Each change of the form emits `wished`, which the receiver answers by `show_fits`. `book_wanted` carries the number
-    of
-    the match to book.
+    of the match to book.
     """
 
     wished = Signal(object)

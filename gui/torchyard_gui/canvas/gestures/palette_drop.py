@@ -75,8 +75,7 @@ class DropMachine(Gesture):
     A drop applies it to the pool of the replica, or of all replicas of the host, at the pointer.
 
     If that replica is one of several selected ones, or if there is no rack at the pointer, the type is applied to the
-    pools
-    of the selected replicas.
+    pools of the selected replicas.
     """
 
     def __init__(
