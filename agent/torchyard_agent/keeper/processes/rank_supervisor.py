@@ -33,6 +33,8 @@ REPORT_EVERY_S = 1.0
 """A replica's metrics are sent at most this often; those of its first step at once."""
 SWEEP_EVERY_S = 0.05
 """Interval of a sweep's scans: an orphan may leave orphans of its own."""
+SPARES_READY = "each rank has a spare interpreter"
+"""Logged once all spares have started."""
 SPARES_EVERY_S = 1.0
 """Interval at which the next spare is considered; it starts once the one before has finished its imports."""
 GPUS_EVERY_S = 0.25
@@ -192,7 +194,7 @@ class RankSupervisor:
             if key not in self._warm:  # no interpreter that can be started early
                 return
         elif self._warm.are_ready:
-            log.info("each rank has a spare interpreter")
+            log.info(SPARES_READY)
             return
         self._spares_timer = loop.call_later(SPARES_EVERY_S, self._start_spare)
 
