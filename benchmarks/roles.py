@@ -155,7 +155,9 @@ def overhead(arms: Arms) -> list[Promise]:
 
 
 def exchanges(arms: Arms, name: str = "roles_exchange_4") -> list[Promise]:
-    """Measures the exchange of 60 MB among 4 workers at 200 Mbit/s by the ring, reducers, both, and parameter servers.
+    """Measures the exchange of 60 MB among 4 workers at 200 Mbit/s.
+
+    The arms are the ring, reducers, reducers together with the workers, and parameter servers.
     """
     arms.shape("200mbit")
     bound = MEGABYTES * 8 / 200

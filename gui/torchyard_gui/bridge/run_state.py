@@ -40,7 +40,7 @@ TOTALS_EVERY_S = 0.9
 
 
 class RunState:
-    """One run as it is known to this window."""
+    """State of one run, as far as the window knows it."""
 
     def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
         self.run_id = run_id
