@@ -1,4 +1,4 @@
-"""Benchmark of a trainer's failure on three hosts, until all other ranks have ended and until the restarted first step.
+"""Benchmark of a trainer's failure on three hosts: the time to the end of all other ranks and to the next first step.
 
 Promises: all other ranks have ended within 5 s, and the restart of the gang takes at most 0.5 times a first start. Both
 use a real DDP script. A first start is measured from the time when the primary has the run, so that it includes no work

@@ -210,8 +210,7 @@ def overlap(arms: Arms) -> list[Promise]:
     """Measures downpour while a sleep simulates an accelerator and hides the exchange.
 
     With S = 2 servers, the cable's bandwidth B, a step of t = 1 s and M = 10 MB, N* = S·B·t/M = 5 workers can be
-    served; the
-    benchmark has up to N = 4.
+    served; the benchmark has up to N = 4.
     """
     arms.shape("200mbit")
     sleep_s, megabytes = 1.0, 10.0

@@ -60,7 +60,7 @@ def serve(kind: str) -> None:
     from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
     torch.set_num_threads(1)
-    gc.freeze()  # The actual processes of these roles call it too.
+    gc.freeze()  # The processes of reducers and servers also call this when they start.
     listener = listen("127.0.0.1", 0)
     if kind == "reducer":
         Reducer(listener, KEY).start()

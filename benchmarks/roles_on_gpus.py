@@ -46,8 +46,7 @@ def turns(arms: roles.Arms) -> list[Promise]:
     """Measures two workers whose processes take turns on one GPU.
 
     Each collective waits for the turn of the other worker, and `distribute` has one more collective than plain DDP.
-    There
-    is no promise, because with two GPUs there is no such wait.
+    There is no promise, because with two GPUs there is no such wait.
     """
     figures = arms.run(
         "phases.py", {"kind": "all_reduce"}, {"chief": 1, "worker": 1},

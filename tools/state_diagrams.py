@@ -1,9 +1,8 @@
 """Generates docs/state-diagrams.md with the state diagrams of run, replica, gang and booking.
 
 Run it with `python -m tools.state_diagrams`. The keeper's decisions are pure functions, so that the transitions of run,
-replica and gang can be observed in thousands of seeded random histories. The states before a run has keepers, which
-the desktop determines, and those of a booking are tables in this module. A test compares the page with the generated
-text.
+replica and gang can be observed in thousands of seeded random histories. The states before a run has keepers, which the
+desktop determines, and those of a booking are tables in this module. A test compares the page with the generated text.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def main() -> None:
                 for _ in range(STEPS):
                     step()
                 torch.cuda.synchronize()
-                if number >= 2:  # The first rounds are for warming up.
+                if number >= 2:  # The first rounds are discarded as a warm-up.
                     took = 1000 * (time.perf_counter() - began) / STEPS
                     found.setdefault(f"{make.__name__}: {name}", []).append(took)
     dist.destroy_process_group()

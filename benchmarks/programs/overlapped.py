@@ -24,7 +24,7 @@ def compute(kernels: int) -> None:
 
 
 def kernels_of(seconds: float) -> int:
-    """Returns the number of small operations that take this time on this machine, by the fastest of several tries."""
+    """Returns the number of small operations that take this time on this machine, in the fastest of several tries."""
     fastest = min(_timed(1000) for _ in range(20))
     return int(1000 * seconds / fastest)
 

@@ -87,7 +87,7 @@ def main() -> None:
                 step()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            if number:  # The first round is for warming up.
+            if number:  # The first round is discarded as a warm-up.
                 found[name].append(batch * args.steps / (time.perf_counter() - began))
     folder = Path(os.environ["TORCHYARD_RUN_DIR"])
     (folder / f"figures-{os.environ['TORCHYARD_REPLICA']}.json").write_text(json.dumps(found))
