@@ -98,7 +98,7 @@ class RunState:
 
     @property
     def restarts(self) -> int:
-        """How often the gangs of the run were restarted."""
+        """The number of restarts of the run's gangs."""
         return max(self._restarts, max((track.restarts for track in self.tracks.values()), default=0))
 
     # The following methods update the state.
