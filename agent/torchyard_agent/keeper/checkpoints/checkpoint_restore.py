@@ -51,8 +51,8 @@ class CheckpointRestore:
     async def _restore(self, sender: CheckpointSender) -> None:
         try:
             await sender.restore(self._host)
-        # This is the outermost handler of this task: after any error, the run starts with an older checkpoint.
         except Exception as error:
+            # This is the outermost handler of this task: after any error, the run starts with an older checkpoint.
             log.exception("no checkpoint could be copied")
             self._on_problem(f"internal error: {error!r}")
         self._release()
