@@ -88,7 +88,7 @@ def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Bookin
 def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
     """The hosts with GPUs that the rules keep closed as busy."""
     return tuple(
-        _with_busy(host, {gpu.uuid: "nobody: it is closed then" for gpu in host.gpus if gpu.uuid in gpus})
+        _with_excluded(host, {gpu.uuid: "closed by the team's rules" for gpu in host.gpus if gpu.uuid in gpus})
         for host in known
     )
 
@@ -106,8 +106,8 @@ def hosts_limited_to(
         if not host.gpus and slot in booked and slot not in wanted:
             left.append(replace(host, booked_by=booked[slot].owner))
             continue
-        others = {gpu.uuid: "nobody of this booking" for gpu in host.gpus if gpu.uuid not in wanted}
-        left.append(_with_busy(host, others))
+        outside = {gpu.uuid: "outside the booking" for gpu in host.gpus if gpu.uuid not in wanted}
+        left.append(_with_excluded(host, outside))
     return tuple(left)
 
 
@@ -145,3 +145,9 @@ def _with_busy(host: HostFacts, users: Mapping[str, str]) -> HostFacts:
     return replace(
         host, busy_gpus=host.busy_gpus | frozenset(users), gpu_users={**users, **host.gpu_users}, use_known=True
     )
+
+
+def _with_excluded(host: HostFacts, reasons: Mapping[str, str]) -> HostFacts:
+    if not reasons:
+        return host
+    return replace(host, busy_gpus=host.busy_gpus | frozenset(reasons), gpu_exclusions=reasons, use_known=True)
