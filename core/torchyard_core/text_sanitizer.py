@@ -27,13 +27,13 @@ def one_line(text: str) -> str:
 
 
 def log_line(text: str) -> str:
-    """Returns a log line as a terminal shows it: without colours, and without text that a progress bar has overwritten."""
+    """Returns a log line as a terminal shows it, without colours and text overwritten by a progress bar."""
     parts = _COLOUR.sub("", text).split("\r")
     return printable(next((part for part in reversed(parts) if part), ""))
 
 
 def printable_json(text: str) -> str:
-    r"""Returns the output of `json.dumps` with \u escapes for the control characters that `json.dumps` does not escape."""
+    r"""Returns the output of `json.dumps` with \u escapes for the remaining control characters."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

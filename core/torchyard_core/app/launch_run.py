@@ -75,7 +75,7 @@ class LaunchUseCase(ABC):
     @property
     @abstractmethod
     def topology_file(self) -> str:
-        """Returns the path of the topology file for the run's record, or an empty string for a topology without a file."""
+        """Returns the path of the topology file for the run's record, or an empty string if there is no file."""
 
     def run(self) -> StartedRun:
         """Launches the run and records it. Calls `prepare` if the caller has not called it.

@@ -93,8 +93,7 @@ class CredentialCache:
 
     @contextmanager
     def exclusive(self, key: Hashable) -> Iterator[None]:
-        """Blocks other logins that need the same credential until the credential is known or the prompt is cancelled.
-        """
+        """Blocks other logins that need the same credential until it is known or the prompt is cancelled."""
         with self._guard:
             lock = self._locks[key]
         with lock:

@@ -26,7 +26,9 @@ class DaemonClient:
     """Sends requests to a host's daemon and passes its notifications to listeners. Thread-safe."""
 
     def __init__(self, host: str, channel: Channel, received: bytes = b""):
-        """Creates a client. `received` contains bytes that the daemon sent and that were already read from the channel.
+        """Creates a client.
+
+        `received` contains bytes that the daemon sent and that were already read from the channel.
         """
         self.host = host
         self.hello: dict[str, Any] = {}
@@ -109,7 +111,9 @@ class DaemonClient:
         return stop
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Registers a callback for the end of the connection. It is called at once if the connection has already ended.
+        """Registers a callback for the end of the connection.
+
+        It is called at once if the connection has already ended.
         """
         with self._lock:
             if not self._closed:

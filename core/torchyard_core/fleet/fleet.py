@@ -82,7 +82,9 @@ class Fleet:
         self.close()
 
     def use(self, hosts: Iterable[Host]) -> None:
-        """Replaces the hosts and reads `~/.ssh/config` again. Closes the links to hosts that were removed or changed.
+        """Replaces the hosts and reads `~/.ssh/config` again.
+
+        Closes the links to hosts that were removed or changed.
         """
         after = {host.name: host for host in hosts}
         self.dialer.reread()
@@ -139,7 +141,9 @@ class Fleet:
         raise HostError(name, f"{reason} while connecting to the host.")
 
     def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, DaemonClient | HostError]:
-        """Opens links to the named hosts, by default to all hosts, concurrently. Returns the link or the error of each.
+        """Opens links to the named hosts, by default to all hosts, concurrently.
+
+        Returns the link or the error of each.
         """
         return self.each(self.hosts if names is None else names, partial(self.link, install=install))
 

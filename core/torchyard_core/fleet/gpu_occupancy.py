@@ -23,7 +23,9 @@ def users_of(gpu: dict[str, Any]) -> list[str]:
 
 
 def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-    """Returns the host's facts with the use of its GPUs from a telemetry sample. Without a sample the use is unknown.
+    """Returns the host's facts with the use of its GPUs from a telemetry sample.
+
+    Without a sample the use is unknown.
     """
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
