@@ -2,8 +2,8 @@
 
 Until the primary's keeper has the whole run, a launch can be undone: on any error, and on `cancel`, every prepared host
 releases what it held. A desktop that dies or is cut off no longer renews the lease of the launch, and the keepers
-release everything by themselves. Once the primary was asked to start, only the primary knows whether the run has
-begun. If it no longer answers, the launch raises StartUnknown, and the booking stays.
+release everything by themselves. Once the primary was asked to start, only the primary knows whether the run has begun.
+If it no longer answers, the launch raises StartUnknown, and the booking stays.
 """
 
 from __future__ import annotations
