@@ -120,8 +120,7 @@ def read_ics(
 
     The GPUs of an event are those in its properties if Torchyard exported it, else those in its location (`gpu-b:2-5`),
     else `gpus`. Events without GPUs and unreadable events are skipped with a remark. Times without a zone and whole
-    days
-    are in `zone`.
+    days are in `zone`.
 
     Raises:
         BadCalendar: The file is unreadable.
@@ -347,8 +346,7 @@ def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
     """Returns whether a rule has any occurrence.
 
     For a rule without occurrences dateutil searches up to the year 9999, which takes seconds. Since the Gregorian
-    calendar
-    repeats every 400 years, the rule is shifted to a year shortly before 9999.
+    calendar repeats every 400 years, the rule is shifted to a year shortly before 9999.
     """
     late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))

@@ -34,8 +34,8 @@ def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: dat
     Occurrences of a rule without COUNT and UNTIL begin by `until`; other rules are expanded completely.
 
     Raises:
-        Refused: The rule is invalid or finer than a day, its occurrences overlap, there are more than AT_MOST, or
-            they do not end within LONGEST_YEARS.
+        Refused: The rule is invalid or finer than a day, its occurrences overlap, there are more than AT_MOST, or they
+            do not end within LONGEST_YEARS.
     """
     local = start.astimezone(zone_of(zone)).replace(tzinfo=None)
     last = None if has_end(rule) else until.astimezone(zone_of(zone)).replace(tzinfo=None)

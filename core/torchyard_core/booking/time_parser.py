@@ -64,8 +64,7 @@ def to_utc(local: datetime, zone: str) -> datetime:
     """Converts a local time of the zone to UTC.
 
     As in RFC 5545, 3.3.5, a time that is skipped when clocks go forward is moved forward by the same hour (02:30
-    becomes
-    03:30), and a time that occurs twice means its first occurrence.
+    becomes 03:30), and a time that occurs twice means its first occurrence.
     """
     return local.replace(tzinfo=zone_of(zone), fold=0).astimezone(UTC)
 
@@ -135,8 +134,7 @@ def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime
     """Parses the end of an interval that begins at `start`. Raises Refused.
 
     A length (`+4h`, `4h`) is added to the start. A time of day means its first occurrence after the start. Other texts
-    are
-    parsed by `moment`.
+    are parsed by `moment`.
     """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     if _LENGTH.fullmatch(words):
@@ -241,8 +239,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
     """Parses a date in lower-case words. Raises ValueError.
 
     A weekday is the first one whose `clock` (None: midnight) is after `now`. `next` before a weekday excludes today,
-    and
-    `다음 주` means the week after (from Monday). A date without a year is the next one, unless it passed recently.
+    and `다음 주` means the week after (from Monday). A date without a year is the next one, unless it passed recently.
 
     Args:
         text: The date.

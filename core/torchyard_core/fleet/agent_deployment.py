@@ -80,14 +80,12 @@ def attach(
     """Connects to the daemon of `host`. Installs and starts the agent if necessary.
 
     An agent older than this desktop's is replaced, and its runs continue; a newer agent is kept. `link.remark` contains
-    a
-    message for the user about a different version.
+    a message for the user about a different version.
 
     Args:
         install: Whether to install an agent on a host without one.
         replace_same_version: Whether to replace an agent of the same version that has other sources. It is replaced
-            only
-            once, so that two desktops do not replace each other's agents forever.
+            only once, so that two desktops do not replace each other's agents forever.
         progress: Called while the archive is sent.
 
     Raises:

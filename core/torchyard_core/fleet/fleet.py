@@ -59,8 +59,8 @@ class Fleet:
             known_hosts: Torchyard's own file of trusted host keys.
             facts_file: The cache of host facts.
             questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if
-                facts cannot be written.
+            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if facts
+                cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
@@ -217,8 +217,7 @@ class Fleet:
         """Calls `ask` for each host concurrently. Returns the result or the HostError of each host.
 
         `arrived` is called with each result on the caller's thread. Ctrl-C ends the wait at once, as the calls run on
-        daemon
-        threads.
+        daemon threads.
         """
         slots = threading.BoundedSemaphore(AT_ONCE)
 

@@ -1,7 +1,7 @@
 """Application of the rules to a search, so that every place found can be booked.
 
-Times at which GPUs are closed to the person count as busy, and no booking begins at a time at which it would exceed
-the quota.
+Times at which GPUs are closed to the person count as busy, and no booking begins at a time at which it would exceed the
+quota.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class Allowance:
     """The values for a quota check.
 
     `hours` are the person's GPU-hours by start of the week, and `zone` is the zone of times in refusals. Weeks and days
-    are
-    those of the zone in the rules.
+    are those of the zone in the rules.
     """
 
     hours: Mapping[datetime, float]

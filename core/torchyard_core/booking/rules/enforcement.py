@@ -18,8 +18,7 @@ class Enforcement:
     """The enforcement level of the hosts that match a pattern. The first entry that matches a host applies.
 
     Levels are `off`; `observe` (violations are recorded in the host's audit log); `warn` (the owner of the process
-    receives
-    a warning); `stop` (after a warning, the process is ended `grace_s` later).
+    receives a warning); `stop` (after a warning, the process is ended `grace_s` later).
     """
 
     host: str = "*"

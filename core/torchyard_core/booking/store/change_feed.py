@@ -2,6 +2,7 @@
 
 PostgreSQL: LISTEN runs on the connection that queries use, because a server has few connections and each window needs
 one. Notifications before LISTEN are lost, so a new connection counts as a change of everything.
+
 SQLite: a counter that commits of other connections increase is polled once a second.
 """
 

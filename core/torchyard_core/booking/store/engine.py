@@ -83,8 +83,7 @@ def make_engine(url: URL) -> Engine:
     """Creates an engine without connecting. Raises BadUrl if the driver is not installed.
 
     All threads share one connection to PostgreSQL, since a server has few connections and each desktop of the team
-    needs
-    one.
+    needs one.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)

@@ -85,8 +85,7 @@ def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, .
     """Returns the reported use of GPUs. The person is that of the run's record, else that of the login.
 
     Persons who share a login are joined as "one of: kim, lee". An unknown login is used as the person's name, followed
-    by
-    its host if a person has that name.
+    by its host if a person has that name.
     """
     uses = []
     for host, answer in reports.items():

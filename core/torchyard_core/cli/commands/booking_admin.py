@@ -126,8 +126,7 @@ def set_up(
     """Set up the team's calendar in a PostgreSQL database, add members, or upgrade the schema.
 
     The role in URL needs the right to create roles and a schema. Prints the line for each member's settings.yaml, and
-    the
-    passwords of new roles, which are not stored and cannot be printed again.
+    the passwords of new roles, which are not stored and cannot be printed again.
 
     Example: torchyard bookings setup-team postgresql+psycopg://postgres@db/gpus --admin ada --member kim --member lee
     """

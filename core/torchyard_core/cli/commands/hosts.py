@@ -198,8 +198,7 @@ def audit(
 ) -> None:
     """Print the audit logs of hosts: installations, starts and removals of agents, and removals of runs.
 
-    Installs no agent. Exit code 1: an agent is too old to answer. 3: a host could not be reached
-    or used.
+    Installs no agent. Exit code 1: an agent is too old to answer. 3: a host could not be reached or used.
 
     Example: torchyard hosts audit gpu-a --last 20
     """

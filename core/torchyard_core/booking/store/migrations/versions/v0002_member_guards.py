@@ -150,8 +150,7 @@ def repairs() -> list[str]:
     """Returns statements that repair rows which the new constraints would refuse.
 
     Times and texts are cut to the allowed range, and unreadable entries of the waitlist are withdrawn. Evidence is
-    deleted,
-    since earlier versions did not check its author.
+    deleted, since earlier versions did not check its author.
     """
     cut = [
         f"""UPDATE torchyard.{table} SET {column} = least(greatest({column}, {EARLIEST}), {LATEST})
