@@ -61,9 +61,7 @@ class ThreeHosts:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[LabFactory]:
-    """Factory of labs for one test: `lab(2)`, `lab(hosts=[HostSpec("gpu-a", noisy=True)])`, `lab(3,
-    shared_home=True)`.
-    """
+    """Factory of labs for one test, such as `lab(2)` or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
     yield from _factory(tmp_path)
 
 
@@ -122,10 +120,9 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
-    """A `python` for the hosts of `lab3` with torch and scikit-learn imported: `desktop.use(lab3,
-    python=warm_python)`.
+    """A `python` for the hosts of `lab3` with torch and scikit-learn imported.
 
-    Each process that uses this interpreter saves four seconds of CPU time.
+    It is used by `desktop.use(lab3, python=warm_python)`, and saves four seconds of CPU time per process.
     """
     (path,) = {host.fork_scripts_from(torch_for_hosts) for host in lab3.hosts}
     return path

@@ -1,9 +1,8 @@
-"""A `python` for lab hosts whose scripts are forked from a fork server that has imported torch
-(`tests.fork_server`).
+"""A `python` for lab hosts whose scripts are forked from a process that has imported torch.
 
 It behaves like the interpreter: it relays signals, dies with its script, whose death it also causes, and ends with the
 script's exit status. The script is a process in the host's namespaces with its own session, environment, folder and
-files. Commands that are not scripts are executed by the real interpreter.
+files; `tests.fork_server` forks it. Commands that are not scripts are executed by the real interpreter.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ os._exit(code)  # without Python's shutdown, which restores handlers and would l
 
 
 def write_client(folder: Path) -> Path:
-    """Writes the client `python` into a folder; returns the path of the socket on which the client expects its fork
-    server.
-    """
+    """Writes the client `python` into a folder; returns the path of the socket for its fork server."""
     client = folder / "python"
     client.write_text(CLIENT.replace("REAL", repr(sys.executable)).replace("SOCKET)", f"{SOCKET!r})"))
     client.chmod(0o755)

@@ -120,7 +120,7 @@ def _violation_text(parser: Parser, given: Any, what: str) -> str:
 
 
 def _forget_peak() -> float:
-    """Reset the process's peak memory to its current memory; returns the current memory in MB."""
+    """Resets the peak memory of the process to its current memory, and returns that in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak_mb()
 
@@ -928,7 +928,7 @@ def _gpus_again(slots: Any) -> Any:
 
 
 def _small(text: str) -> None:
-    """Reads ports and pins with an independent implementation."""
+    """Reads a text as ports and as pins; a refusal by either parser is no violation."""
     for read in (parse_ports, parse_pin):
         try:
             read(text)

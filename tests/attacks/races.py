@@ -39,9 +39,7 @@ Told = list[tuple[str, str]]
 
 
 class Place:
-    """A calendar under test, with the URL for clients and direct access to its tables. Without `server`, it is a
-    SQLite file.
-    """
+    """A calendar under test: the URL for clients and access to its tables. Without `server`, it is an SQLite file."""
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
         self._file, self._server, self._database = file, server, database

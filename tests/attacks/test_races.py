@@ -27,7 +27,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         return
     server: Cluster = request.getfixturevalue("postgres")
     yield Place(server=server, database=server.empty())
-    with server.connect("owner", "team") as connection:  # IdleRelease adds this to the database.
+    with server.connect("owner", "team") as connection:  # IdleRelease has created these objects.
         connection.execute("DROP TABLE IF EXISTS race_notes")
         connection.execute("DROP FUNCTION IF EXISTS race_evidence, race_state CASCADE")
 

@@ -1,6 +1,4 @@
-"""Tests of errors of users and hosts: each message names what, where and the next step, and nothing is left
-half-done.
-"""
+"""Tests of errors of users and hosts: each message has a cause and a next step, and nothing is left half-done."""
 
 from __future__ import annotations
 

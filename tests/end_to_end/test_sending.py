@@ -75,9 +75,7 @@ def received(hosts: list[LabHost]) -> int:
 
 
 def started_upload(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
-    """Starts a launch, and waits until it has sent a part of the folder; returns the process and the progress so
-    far.
-    """
+    """Starts a launch and waits until it has sent a part of the folder; returns its process and progress."""
     process = desktop.start("run", file, "--json")
     for event in events_of(process):
         if event.get("event") == "progress" and 0 < event["done"] < event["total"]:

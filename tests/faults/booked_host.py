@@ -47,9 +47,7 @@ class Site:
         return made
 
     def run(self, user: str, program: str = SLEEPER, *under: str) -> tuple[subprocess.Popen[str], int]:
-        """Starts a program of a user on the host with the command `under`; returns the process and the PID that it
-        prints.
-        """
+        """Starts a program of a user with the command `under`; returns the process and the PID that it prints."""
         process = self.host.start([*under, "python3", "-c", program], user)
         assert process.stdout is not None
         pid = int(process.stdout.readline())

@@ -120,8 +120,9 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
 
 
 def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
-    """Returns the data of `speaker` in its longest connection to that port; other connections only test
-    reachability.
+    """Returns the data of `speaker` in its longest connection to a port.
+
+    Other connections only test reachability.
     """
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():

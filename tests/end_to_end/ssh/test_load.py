@@ -230,7 +230,7 @@ def test_a_pulled_cable_ends_blocked_senders(lab: LabFactory, home: Path) -> Non
         for sender in senders:
             sender.start()
         wait_until(lambda: far.bytes_received > 4_000_000)
-        bastion.cut_cable()  # Together, the hosts send more than the TCP buffers hold, so that they block.
+        bastion.cut_cable()  # Together, the senders exceed the TCP buffers, so that they block.
 
         assert all(over.wait(60) for over in ended)
         for sender in senders:

@@ -284,7 +284,7 @@ def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
 
     class Slow(Asked):
         def ask(self, question: CredentialPrompt) -> str | None:
-            # Stopping sshd has the effect of LoginGraceTime, which would also end the next attempt.
+            # Restarting sshd ends this attempt as LoginGraceTime would, but does not affect the next attempt.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()
             return super().ask(question)

@@ -119,8 +119,9 @@ def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[st
 
 
 def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
-    """Asserts that the output shows the run's end, replicas, progress and result; returns the output of `runs show
-    --json`.
+    """Asserts that the output shows the run's end, replicas, progress and result.
+
+    Returns the output of `runs show --json`.
     """
     assert shown.code == 0, shown.text
     assert not any(word in shown.text for word in MISTAKES), shown.text

@@ -51,9 +51,7 @@ with ty.join() as cluster:
 
 
 def followed_until_its_report_is_seen(desktop: Desktop, lab: Lab, file: Path) -> Outcome:
-    """Follows a run until it has a report, because replicas are sampled once a second and a short run may end
-    before.
-    """
+    """Follows a run until it has a report; a short run may end before its replicas are sampled."""
     process = desktop.start("run", file, "--json")
     assert process.stderr is not None
     events, run_id = [], "*"

@@ -89,7 +89,7 @@ def kind_of(example: Path) -> str:
     [
         (example, place)
         for example, place in itertools.product(EXAMPLES, PLACES)
-        # `test_tensorflow` runs the other TensorFlow examples.
+        # `test_tensorflow` runs the TensorFlow examples on hosts.
         if place == "this computer" or not uses_tensorflow(example)
     ],
     ids=lambda value: name_of(value) if isinstance(value, Path) else value,
