@@ -28,8 +28,8 @@ def kept_reachable(spec: HostSpec) -> list[Path]:
     """Return the folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
 
     A virtual environment's interpreter links to its base interpreter, so both folders are included, or with pyenv its
-    whole
-    folder. A host specified without Python gets no interpreter; a host with an old Python gets only that interpreter.
+    whole folder. A host specified without Python gets no interpreter; a host with an old Python gets only that
+    interpreter.
     """
     if spec.python == "none":
         return []

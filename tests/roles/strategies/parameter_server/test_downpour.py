@@ -195,8 +195,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     """The buffers belong to the same step as the parameters.
 
     This also holds for a group that joins after the first rank of the group has begun, and if the first rank is one
-    step
-    ahead when the others receive the buffers.
+    step ahead when the others receive the buffers.
     """
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
