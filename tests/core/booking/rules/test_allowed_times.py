@@ -41,7 +41,7 @@ def with_rules(team, rules: Rules = RULES) -> None:
 def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     with_rules(team)
     kim, lee = team.open("kim"), team.open("lee")
-    evening = NOW + 11 * HOUR  # This time is 20:00 in Berlin.
+    evening = NOW + 11 * HOUR  # `evening` is 20:00 in Berlin.
     starts = [evening, evening + 6 * HOUR, evening + 24 * HOUR, evening + 30 * HOUR, evening + 48 * HOUR]
     assert [fit.start for fit in kim.find(ON_B)] == starts
     assert lee.find(ON_B)[0].start == NOW
