@@ -255,7 +255,7 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
 
 
 LONG_KERNEL_CYCLES = 2_000_000_000
-"""About a second."""
+"""The duration of a kernel in GPU cycles, about a second."""
 
 
 def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_own() -> None:

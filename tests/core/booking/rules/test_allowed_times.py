@@ -27,7 +27,7 @@ from torchyard_core.launch.calendar_port import BookingOptions
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WEEK_ENDS = NOW + 6 * DAY + 15 * HOUR
-"""In Berlin."""
+"""The end of the week in Berlin's time zone."""
 DAYS = 3
 NIGHTS = Window(("gpu-b",), "students", "Europe/Berlin", (0, 1, 2, 3, 4), "20:00", "08:00")
 RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, furthest_days=30)

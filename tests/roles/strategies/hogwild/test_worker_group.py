@@ -29,7 +29,7 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
-"""Of float64, for sums of some hundred numbers of size 1 in another order."""
+"""Rounding error in float64 of sums of some hundred numbers of size 1 in different orders."""
 
 
 @pytest.fixture
