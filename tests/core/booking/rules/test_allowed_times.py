@@ -49,7 +49,7 @@ def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     for fit in kim.find(ON_B):
         assert kim.refusal(replace(draft("", 0, 0), gpus=fit.gpus, start=fit.start, end=fit.end)) is None
     lee.book(draft("b0 b1 b2 b3", 10, 15))
-    # No slot is free before Lee's booking ends, except at night if Lee cancels it.
+    # The result is empty instead of a refusal, because Lee may still cancel the booking.
     assert kim.find(replace(ON_B, latest=evening + 12 * HOUR)) == ()
     for act in (kim.find, lambda wish: kim.wait(wish, "kim waits")):
         with pytest.raises(Refused, match="the rules never leave kim 4 such GPUs for 13 h in that time") as refused:
