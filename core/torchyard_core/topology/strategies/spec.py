@@ -1,6 +1,6 @@
-"""Descriptor of a strategy: what the checks, the editor, the canvas and the presets know about it.
+"""Descriptor of a strategy: the data that checks, editor, canvas and presets need.
 
-Each module of this package that is named like a `StrategyKind` holds the descriptor of that kind as `SPEC`.
+Each module of this package with the name of a `StrategyKind` contains the descriptor of that kind as `SPEC`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RoleCounts = Mapping[Role, int]
 
 @dataclass(frozen=True)
 class StrategySetting:
-    """A setting as the editor shows it. Default and bounds are those of its field in `model.Strategy`."""
+    """A setting in the form of the editor. Default and bounds are those of its field in `model.Strategy`."""
 
     key: str
     """Name of the field."""
@@ -35,7 +35,7 @@ class StrategySetting:
 
 @dataclass(frozen=True)
 class StrategyPreset:
-    """What the strategy's preset adds to an empty topology."""
+    """The pools and settings that the strategy's preset adds to an empty topology."""
 
     sentence: str
     pools: tuple[Mapping[str, Any], ...]
@@ -45,7 +45,7 @@ class StrategyPreset:
 
 @dataclass(frozen=True)
 class ExchangeCost:
-    """Estimated duration of the exchange of one step."""
+    """The estimated duration of the exchange of one step."""
 
     sentences: tuple[str, ...]
     """Templates of `values`, `{trainers}` and `{servers}`."""
@@ -67,7 +67,10 @@ class Participants:
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """Descriptor of one strategy. Its behaviour in a run is the class of the same name in `torchyard_roles`."""
+    """The descriptor of a strategy.
+
+    The class with the same name in `torchyard_roles` implements its behaviour in a run.
+    """
 
     kind: StrategyKind
     title: str
@@ -97,5 +100,5 @@ class StrategySpec:
 
     @property
     def settings(self) -> frozenset[str]:
-        """Keys of all settings that have an effect."""
+        """The keys of all settings that have an effect."""
         return frozenset((*(setting.key for setting in self.own_settings), *self.shared_settings))
