@@ -105,7 +105,7 @@ class TimeSeries:
 
     @property
     def last_time(self) -> float | None:
-        """Time of the newest sample."""
+        """The time of the newest sample, or None without samples."""
         return float(self._times[self._end - 1]) if len(self) else None
 
     def _add(self, field: str) -> None:

@@ -35,7 +35,7 @@ class Desktop:
 
     @property
     def history(self) -> History:
-        """The runs that this desktop has launched."""
+        """The history of the runs that this desktop has launched."""
         return History(self.home.history)
 
 

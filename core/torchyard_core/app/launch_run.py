@@ -161,7 +161,7 @@ class LaunchUseCase(ABC):
 
 
 class LaunchRun(LaunchUseCase):
-    """Launches a topology."""
+    """Launches a topology as a new run."""
 
     def __init__(
         self,

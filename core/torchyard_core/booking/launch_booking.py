@@ -110,7 +110,7 @@ class LaunchBooking:
         for booking in own_bookings(self._view.bookings, self._person, self._start):
             ways.append(hosts_limited_to(known, booking.gpus, others))
         length = self._wanted.length or self._usual_length
-        # The user's own booked GPUs cannot be booked a second time.
+        # GPUs in a booking of the user cannot be booked a second time.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         bookable = hosts_without_closed(known, self._closed(length))
         ways.append(hosts_without_booked(bookable, first_bookings(whose, self._start, self._start + length)))

@@ -105,7 +105,7 @@ def set_up(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Processes the options that precede the name of the command."""
     at = Home.at(home) if home else Home.default()
     repeat_options(home=home, fleet=fleet)
     fleet_file = expand_user(fleet) if fleet else at.fleet_file

@@ -22,7 +22,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of an export."""
+    """The options of an export."""
 
     form: str | None = None
     """One of the format's forms; None for the first."""

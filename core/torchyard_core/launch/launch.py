@@ -111,7 +111,7 @@ class Launch:
         self._over = Event()
 
     def cancel(self) -> None:
-        """Requests that `run` stops at the next opportunity and undoes the launch."""
+        """Requests that `run` stop at the next opportunity and undo the launch."""
         self._progress.cancelled.set()
 
     def run(self) -> StartedRun:

@@ -48,7 +48,7 @@ class Role(StrEnum):
 
 
 class StrategyKind(StrEnum):
-    """How the trainers keep their parameters in step. See roles.md for the formulas."""
+    """The method by which the trainers keep their parameters in step. See roles.md for the formulas."""
 
     NONE = "none"
     ALL_REDUCE = "all_reduce"
@@ -73,21 +73,21 @@ class OnNan(StrEnum):
 
 
 class PlacementRule(StrEnum):
-    """How a pool's replicas are distributed over its hosts."""
+    """The rule for the distribution of a pool's replicas over its hosts."""
 
     PACK = "pack"
     SPREAD = "spread"
 
 
 class Launcher(StrEnum):
-    """How a replica's processes are started."""
+    """The method to start a replica's processes."""
 
     TORCH = "torch"
     COMMAND = "command"
 
 
 class EndsWith(StrEnum):
-    """The replicas whose end ends the run."""
+    """The replicas whose end determines the end of the run."""
 
     TRAINERS = "trainers"
     CHIEF = "chief"
@@ -102,14 +102,14 @@ class TfMasterName(StrEnum):
 
 
 class GpuIds(StrEnum):
-    """How CUDA_VISIBLE_DEVICES names GPUs."""
+    """The form of GPU names in CUDA_VISIBLE_DEVICES."""
 
     UUID = "uuid"
     INDEX = "index"
 
 
 class Strategy(FrozenModel):
-    """How the trainers keep their parameters in step."""
+    """The method by which the trainers keep their parameters in step, with its settings."""
 
     kind: StrategyKind = StrategyKind.NONE
     """The strategy; `none` leaves the exchange to the script."""

@@ -25,7 +25,7 @@ HostReports = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The result of one exchange."""
+    """The result of one exchange with the agents."""
 
     hosts: tuple[str, ...]
     """Connected hosts that took part."""

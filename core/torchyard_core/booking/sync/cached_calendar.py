@@ -253,7 +253,7 @@ class Calendar:
         return is_whole
 
     def _copy(self) -> LocalCopy:
-        # Only calendars in use import this module, which imports sqlite3.
+        # The import loads sqlite3, which is necessary only for a calendar with a local copy.
         from torchyard_core.booking.sync.local_copy import LocalCopy
 
         return LocalCopy(self._cache, self._url)

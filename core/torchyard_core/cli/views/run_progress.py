@@ -25,7 +25,7 @@ _TRAINERS = ("chief", "worker")
 
 
 class JsonView:
-    """Prints each event as a line of JSON."""
+    """View that prints each event as a line of JSON."""
 
     def __enter__(self) -> JsonView:
         return self
@@ -95,7 +95,7 @@ class PlainView:
             self._start_bars()
 
     def show(self, event: Event) -> None:
-        """Shows one event of `run --json`."""
+        """Shows one event as defined for `run --json`."""
         event = printable_values(event)
         kind = event["event"]
         if kind == "check":

@@ -1,4 +1,4 @@
-"""Checks of the program: launcher, script, environment, files."""
+"""Checks of the program: launcher, script, environment and files."""
 
 from __future__ import annotations
 

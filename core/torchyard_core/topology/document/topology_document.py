@@ -28,7 +28,7 @@ DiskState = Literal["same", "changed", "gone"]
 
 @dataclass(frozen=True)
 class Written:
-    """A topology, and its text in the file."""
+    """A topology, and the text of its file."""
 
     value: Topology
     text: str

@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All edges and groups of a topology."""
+    """The edges and groups of a topology."""
 
     bundles: tuple[Bundle, ...] = ()
     groups: tuple[Group, ...] = ()
