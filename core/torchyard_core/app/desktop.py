@@ -25,7 +25,7 @@ class Desktop:
     fleet: Fleet
     calendar: Calendar
     zone: str
-    """Time zone of the times that the user reads and writes."""
+    """The time zone of times that the user reads and writes."""
 
     @classmethod
     def open(cls, home: Home, fleet: Fleet) -> Desktop:

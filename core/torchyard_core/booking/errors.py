@@ -20,7 +20,7 @@ WRONG_USAGE = frozenset((
     "ambiguous_time", "bad_rule", "bad_time", "no_gpus", "no_such_booking", "no_such_time", "unknown_gpu",
     "unknown_zone",
 ))  # fmt: skip
-"""Codes of invalid input: exit code 2."""
+"""Codes of invalid input, which have exit code 2."""
 
 
 class Refused(TorchyardError):

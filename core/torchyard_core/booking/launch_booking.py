@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""A run without a booking gets only GPUs that are free for at least this long."""
+"""Time for which GPUs must be free to be used by a run without a booking."""
 
 
 class GpusBooked(RunFailed):
@@ -88,7 +88,7 @@ class LaunchBooking:
         self._is_later = wanted.start_at is not None
         self._person = ""
         self._rules: Rules | None = None
-        """None while the database is unavailable."""
+        """The team's rules; None while the database is unavailable."""
         self._chosen: Booking | None = None
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None

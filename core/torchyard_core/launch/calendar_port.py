@@ -18,7 +18,7 @@ class BookingOptions:
     """The options of a launch that concern the calendar."""
 
     length: timedelta | None = None
-    """`--book 4h`: book the GPUs for so long. None books only where a booking is needed."""
+    """`--book 4h`: the length of the booking. With None, GPUs are booked only if a booking is needed."""
     start_at: datetime | None = None
     """`--at`: the start; None for now."""
     booking_id: str | None = None

@@ -20,7 +20,7 @@ from torchyard_core.yaml_io.syntax_errors import explain_yaml_error, problem_at
 
 MAX_DEPTH = 64
 MAX_VALUES = 400_000
-"""Most values of a document after expansion of its aliases, as protection against attacks."""
+"""Maximum number of values of a document after the expansion of aliases, as protection against attacks."""
 MAX_DIGITS = 18
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -20,7 +20,7 @@ class Document:
     """A parsed file: its data, and the positions of its values."""
 
     source: str
-    """The file as the user named it."""
+    """The name of the file as the user entered it."""
     text: str
     composed: ParsedYaml
 

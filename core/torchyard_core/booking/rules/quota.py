@@ -30,11 +30,11 @@ class QuotaSettings(SharedSettings):
     """Settings of quotas. None means no limit. Weeks (from Monday) and days are those of the team's `zone`."""
 
     quota_gpu_hours: float | None = None
-    """GPU-hours of a person in a week."""
+    """GPU-hours of a person per week."""
     quotas: Mapping[str, float] = field(default_factory=dict)
-    """Quotas of single persons."""
+    """Quotas of individual persons."""
     same_day_is_free: bool = True
-    """The part of a booking on the day on which it is made needs no quota: those GPUs would stay empty."""
+    """Whether the part of a booking on the day on which it is made needs no quota, since its GPUs would stay unused."""
 
     def quota_of(self, person: str) -> float | None:
         return self.quotas.get(person, self.quota_gpu_hours)

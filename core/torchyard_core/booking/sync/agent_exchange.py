@@ -30,7 +30,7 @@ class Exchanged:
     hosts: tuple[str, ...]
     """Connected hosts that took part."""
     problems: Mapping[str, TorchyardError]
-    """Why a host did not take the calendar, by host."""
+    """The errors of hosts that did not accept the calendar, by host."""
     released: tuple[Booking, ...]
     """Bookings that were released because their GPUs were idle."""
     served: tuple[Booking, ...]

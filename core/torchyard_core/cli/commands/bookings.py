@@ -55,7 +55,7 @@ ID = Annotated[
 ]
 Since = Annotated[str, typer.Option("--from", help="From when on.")]
 AROUND = timedelta(days=400)
-"""Search range for a booking while the database does not answer."""
+"""Range in which a booking is searched while the database does not answer."""
 
 
 @app.command("list")

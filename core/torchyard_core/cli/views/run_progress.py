@@ -17,9 +17,9 @@ Event = dict[str, Any]
 
 _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
 NAMED_HOSTS = 8
-"""More hosts than this are counted instead of named."""
+"""Number of hosts above which they are counted instead of named."""
 REPORT_EVERY = 5.0
-"""Seconds between two lines about the training's progress, without a terminal."""
+"""Seconds between two lines about the progress of training if stderr is not a terminal."""
 _TRAINERS = ("chief", "worker")
 """Roles whose reports show the training's progress, in order of preference."""
 

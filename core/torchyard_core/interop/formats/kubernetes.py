@@ -34,7 +34,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 
 FORMS = ("jobset", "job")
 MAX_NAME = 49
-"""Most characters of a topology's and a component's name together, since a pod's name may have 63 with its suffixes."""
+"""Maximum length of a topology's and a component's name together, since a pod's name is limited to 63 characters."""
 _HOSTS = """\
 hosts_of() {  # so many pods as host:port,host:port, and what is before and after their numbers
   number=0 list=

@@ -45,7 +45,7 @@ class RunRecord:
     booking: str = ""
     """ID of the booking that held its GPUs."""
     is_confirmed: bool = True
-    """False if the primary was asked to start the run and has not confirmed the start."""
+    """False if the primary was asked to start the run and has not confirmed it."""
 
     @property
     def tells_what_ran(self) -> bool:

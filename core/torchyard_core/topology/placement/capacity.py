@@ -29,7 +29,7 @@ class HostCapacity:
         self.free = [gpu for gpu in sorted(host.gpus, key=lambda gpu: gpu.index) if gpu.uuid not in host.busy_gpus]
         self.cpus = inf if host.cpus is None or not host.checked else float(host.cpus)
         self.memory_gb = inf if host.memory_gb is None or not host.checked else host.memory_gb
-        """In GiB, the unit of host facts."""
+        """The memory in GiB, the unit of host facts."""
         self.replicas = 0
         self.class_counts: Counter[str] = Counter()
         self._named: set[int] = set()

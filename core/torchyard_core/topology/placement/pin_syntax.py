@@ -16,7 +16,7 @@ class GpuChoice:
     host: str
     indices: tuple[int, ...] | None = None
     every: bool = False
-    """Whether it means all GPUs of the host: `HOST:*`."""
+    """Whether the text means all GPUs of the host: `HOST:*`."""
 
 
 def parse_pin(text: str) -> GpuChoice:

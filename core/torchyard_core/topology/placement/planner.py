@@ -36,7 +36,7 @@ from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin
 from torchyard_core.topology.replicas import Replica, replicas_of
 
 MANY = 1_000_000
-"""More GPUs than any fleet has, so that pools with GPUs come before pools without."""
+"""A number larger than the GPUs of any fleet, so that pools with GPUs are placed before pools without GPUs."""
 MACHINE_LABEL = "machine"
 """Label of a host's machine type."""
 

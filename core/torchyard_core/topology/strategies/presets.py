@@ -33,9 +33,9 @@ PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
 GROUPS = ("strategies", "frameworks", "scale tiers")
 """Values of `group`, in the order of display."""
 BEATS_RING = "beats_ring"
-"""Value of `replicas`: as many reducers as are faster than a ring."""
+"""Value of `replicas`: the number of reducers that are faster than a ring."""
 BANDWIDTH = "bandwidth"
-"""Value of `replicas`: as much bandwidth as the workers have, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
+"""Value of `replicas`: the number with the workers' bandwidth, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
 MIN_REDUCERS = 1
 """Reducers for topologies in which no number of them is faster than a ring."""
 
@@ -47,7 +47,7 @@ class PresetPool:
     name: str
     role: Role
     replicas: int | None
-    """None: computed, as BEATS_RING or BANDWIDTH say."""
+    """The number of replicas; None if BEATS_RING or BANDWIDTH determine it."""
     gpus: int
     data: Mapping[str, Any]
     """All keys of the pool in the preset."""
@@ -62,7 +62,7 @@ class Preset:
     group: str
     title: str
     sentence: str
-    """What it adds to an empty topology."""
+    """Description of what the preset adds to an empty topology."""
     strategy: dict[str, Any]
     pools: tuple[PresetPool, ...]
 

@@ -18,7 +18,7 @@ class Reduction(StrEnum):
     RING = "ring"
     REDUCERS = "reducers"
     MIXED = "mixed"
-    """Reducers and trainers, each a part."""
+    """Reducers and trainers each sum a part of the gradients."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class StrategySetting:
     """Name of the field."""
     title: str
     sentence: str
-    """What the setting does."""
+    """Description of the setting's effect."""
     choices: tuple[tuple[str, str], ...] = ()
     """Values and their titles, for a field that is an enum."""
     if_unset: str = ""
@@ -75,12 +75,12 @@ class StrategySpec:
     kind: StrategyKind
     title: str
     sentence: str
-    """What the strategy does, shown where one is chosen."""
+    """Description of the strategy, shown in the choice of a strategy."""
     preset: StrategyPreset | None = None
     server_role: Role | None = None
     """Role of the servers that the strategy cannot work without."""
     is_asynchronous: bool = False
-    """Whether each worker group trains at its own pace, as a torch world and a gang of its own."""
+    """Whether each worker group trains independently, with its own process group and gang."""
     trainers_serve: bool = False
     """Whether each worker group serves the parameters by itself, without pools of servers."""
     own_settings: tuple[StrategySetting, ...] = ()
@@ -94,9 +94,9 @@ class StrategySpec:
     exchange_cost: Callable[[int, int], ExchangeCost | None] = lambda trainers, servers: None
     """By the numbers of trainers (2 or more) and servers; None for an exchange that no step waits for."""
     check: Callable[[Topology, RoleCounts], Findings] = lambda *given: iter(())
-    """Problems that no other strategy has."""
+    """Yields problems that are specific to this strategy."""
     check_script: Callable[[Strategy, str, str], Findings] = lambda *given: iter(())
-    """Problems of the script, by its path and source."""
+    """Yields problems of the script, from its path and source."""
 
     @property
     def settings(self) -> frozenset[str]:

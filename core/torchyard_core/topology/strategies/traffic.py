@@ -14,7 +14,8 @@ from itertools import groupby, pairwise
 from torchyard_core.topology.replicas import Replica
 
 MOST_EDGES = 16
-"""Most edges between two pools that are drawn one by one; more are drawn as one thick edge with their number."""
+"""Maximum number of edges between two pools that are drawn individually. More are drawn as one thick edge with their
+number."""
 
 
 class Pattern(StrEnum):
@@ -39,7 +40,7 @@ class Bundle:
     targets: tuple[str, ...]
     """Names of replicas; those of `sources` for a ring."""
     in_step: bool = True
-    """False for an exchange that no step waits for: asynchronous strategies, checkpoints."""
+    """False for an exchange that no step waits for, such as that of asynchronous strategies or of checkpoints."""
 
     @property
     def count(self) -> int:
@@ -77,9 +78,9 @@ class Traffic:
 
     bundles: tuple[Bundle, ...] = ()
     groups: tuple[Group, ...] = ()
-    """Empty where all replicas form one group."""
+    """Worker and server groups; empty if all replicas form one group."""
     trainers_reduce: bool = False
-    """Whether trainers also do work of servers, as under Hogwild and in a mixed reduction."""
+    """Whether trainers also perform the work of servers, as in Hogwild and in a mixed reduction."""
 
     def of(self, pattern: Pattern) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles if bundle.pattern is pattern)
