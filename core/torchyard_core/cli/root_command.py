@@ -34,7 +34,7 @@ from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Handles broken pipes, since click ends silently even if the pipe is not the output."""
+    """The group of all commands. Overrides click, which ends silently at any broken pipe, not only stdout's."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -46,7 +46,7 @@ class Reservation:
 
 
 class LaunchCalendar(Protocol):
-    """The calendar from the view of one launch (`torchyard_core.booking.launch_booking`)."""
+    """The calendar operations of a launch, implemented in `torchyard_core.booking.launch_booking`."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         """Returns variants of the hosts to plan with, the best first.

@@ -108,7 +108,7 @@ class Calendar:
 
     @property
     def person(self) -> str:
-        """The user's name in the settings. In a team's database it is the store that knows the role."""
+        """The user's name in the settings. In a team's database, `store().person` is the user's role."""
         return self._person
 
     @property

@@ -100,7 +100,8 @@ class Login:
             return refusal.allowed_types
         return accepted
 
-    # The following methods return the methods that are still required (empty: authenticated), or None if refused.
+    # Each of these functions returns the authentication methods that are still required (empty: authenticated),
+    # or None if the server has refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
         files = [inspect_key_file(path) for path in existing_identities(self._route)]

@@ -87,9 +87,18 @@ def _remarks_on(topology: Topology, name: str, options: ExportOptions) -> list[R
         if pool.gpus and (pool.gpu_model or pool.gpu_memory_gb):
             remarks.append(Remark(f"pool `{pool.name}`: choose nodes with its GPUs by your cluster's node labels."))
     program = (
-        "script", "module", "command", "args", "setup", "python", "env", "secrets", "max_restarts", "ends_with",
+        "script",
+        "module",
+        "command",
+        "args",
+        "setup",
+        "python",
+        "env",
+        "secrets",
+        "max_restarts",
+        "ends_with",
         "tf_master_name",
-    )  # fmt: skip
+    )
     pool_keys = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb")
     return remarks + omission_remarks(topology, pool=pool_keys, program=program)
 

@@ -70,8 +70,9 @@ class Preset:
         """Returns the preset as plain data, in the format of its file."""
         pools = [dict(pool.data) for pool in self.pools]
         return {"name": self.key, "group": self.group, "title": self.title, "sentence": self.sentence} | {
-            "strategy": self.strategy, "pools": pools,
-        }  # fmt: skip
+            "strategy": self.strategy,
+            "pools": pools,
+        }
 
 
 @cache
