@@ -106,9 +106,9 @@ def check_host(
     """Connects to a host and reads its facts. Errors are part of the result.
 
     Args:
-        install: As for `attach`.
-        replace_same_version: As for `attach`.
-        progress: As for `attach`.
+        install: Whether to install an agent on a host without one.
+        replace_same_version: Whether to replace an agent of the same version that has other sources.
+        progress: Called with (host, bytes sent, total bytes) while the agent is sent.
         looking: Called when the agent has answered, before the facts are read.
     """
     try:

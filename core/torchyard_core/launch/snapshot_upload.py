@@ -155,7 +155,10 @@ PAUSE_S = 1.0
 
 
 def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Uploads `snapshot` to every host of `links`, in which lost links are replaced. Raises as `upload_snapshot`."""
+    """Uploads `snapshot` to every host of `links`, in which lost links are replaced.
+
+    Raises the errors of `upload_snapshot`.
+    """
     sent: dict[str, tuple[int, int]] = {}
 
     def send(host: str) -> None:
