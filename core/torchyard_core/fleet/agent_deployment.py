@@ -112,7 +112,7 @@ def attach(
     if link.agent_is_newer:
         link.remark = (
             f"{host.name}: its agent is newer than this desktop's ({archive.version}) and was kept: "
-            f"{link.hello['version']}. What is new there needs a newer Torchyard here."
+            f"{link.hello['version']}. Upgrade Torchyard here to use its new features."
         )
     if link.hello.get("oldest_protocol", link.hello["protocol"]) > PROTOCOL:
         link.close()
