@@ -45,5 +45,7 @@ async def uncancelled(awaitable: Awaitable[Result]) -> Result:
     except asyncio.CancelledError:
         await asyncio.wait({done})
         if not done.cancelled():
-            done.exception()  # This call marks the exception as retrieved; the cancellation takes precedence over it.
+            # Reading the exception marks it as retrieved, so that asyncio logs no warning; the cancellation is raised
+            # instead.
+            done.exception()
         raise

@@ -129,7 +129,7 @@ def hash_of_sources(folder: str) -> str:
         for name in folders + names:
             about = os.lstat(os.path.join(parent, name))
             if about.st_uid not in (os.getuid(), 0) or about.st_mode & 0o022:
-                # This condition also rejects all symbolic links.
+                # Symbolic links have mode 0o777, so they are rejected too.
                 return ""
         if os.path.basename(parent) != "__pycache__":
             sources += [os.path.join(parent, name) for name in names]
@@ -202,7 +202,7 @@ class Sources:
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leaves the creation of modules to Python."""
+        """Returns None, which leaves the creation of modules to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         origin = str(module.__spec__ and module.__spec__.origin)

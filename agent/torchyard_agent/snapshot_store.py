@@ -215,7 +215,7 @@ def _pour(source: int, copy: int) -> int:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            moved = 0  # This file system does not support the call, so the rest is copied by read and write.
+            moved = 0  # The file system does not support copy_file_range(), so the rest is copied by read and write.
         done += moved
         data = os.read(source, _SMALL)
     return done

@@ -216,7 +216,7 @@ def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> N
         os.close(log)
         status = work()
     except BaseException as error:
-        # This is the outermost handler of the forked process: the error is reported to the parent and logged.
+        # Any error of the forked process is reported to the parent and logged.
         start_error.report(error)
         import traceback
 

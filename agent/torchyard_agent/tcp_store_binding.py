@@ -30,7 +30,8 @@ def install() -> None:
         listener = None
         if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             listener = listener_at(hostname, port)
-        if listener is None:  # This is also the case for the next group of the process, which uses the existing store.
+        if listener is None:
+            # For further groups of the process the address is in use, and torch finds the existing store.
             return usual(hostname, port, rank, world_size, timeout, use_libuv)
         return rendezvous.TCPStore(
             host_name=hostname,

@@ -168,7 +168,7 @@ class Connection:
             log.warning("%s failed: %s", name, error)
             self._send(jsonrpc.error_response(id, RpcError(f"{name}: {error}", "os_error")))
         except Exception as error:
-            # This is the outermost handler of a request: the error is logged and returned to the caller.
+            # Any other error of a request is logged and returned to the caller.
             log.exception("%s failed", name)
             broken = RpcError(f"{name}: {error!r}", "internal", number=jsonrpc.INTERNAL_ERROR)
             self._send(jsonrpc.error_response(id, broken))

@@ -456,8 +456,6 @@ class Cluster:
         self._strategy.leave()
         self._checkpoint_group.close()
 
-    # Methods called between two steps
-
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
         """Save or stop between two steps, if all trainers save or stop here. This is StepTracker's `at_boundary`.
 
@@ -509,8 +507,6 @@ class Cluster:
         """Restore the remaining state when the resumed run has reached the point where it was saved."""
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
-
-    # Methods for checkpoints
 
     def _open_checkpoints(self) -> None:
         if self._saver is not None or not self._environment.checkpoints:

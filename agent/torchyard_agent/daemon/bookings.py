@@ -106,8 +106,6 @@ class Bookings:
             self._task.cancel()
             self._save_evidence()
 
-    # -- methods for desktops
-
     async def take(self, connection: Connection, params: Params) -> Any:
         """Stores a desktop's calendar unless a newer one is stored."""
         snapshot, host = params["snapshot"], _host(params)
@@ -169,8 +167,6 @@ class Bookings:
             **self._enforcer.summary(),
         }
 
-    # -- methods for keepers
-
     async def update_keeper(self, run_id: str) -> None:
         """Sends a keeper the part of the calendar that concerns its run. Keepers of older agents lack the method."""
         known = self._calendar
@@ -188,8 +184,6 @@ class Bookings:
         for run_id in alive:
             await self.update_keeper(run_id)
 
-    # -- methods for observation
-
     def _hold(self, known: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
         self._calendar, self._snapshot, self._host, self._revision = known, snapshot, host, revision
         self._news.set()
@@ -201,7 +195,7 @@ class Bookings:
             self._news.clear()
             try:
                 wait_s = await self._sample()
-            except Exception:  # This is the outermost handler: an error in one sample must not end the task.
+            except Exception:  # An error in one sample must not end the sampling task.
                 log.exception("sampling the GPUs for bookings failed")
                 wait_s = self._pace.evidence_s
             with contextlib.suppress(asyncio.TimeoutError):

@@ -134,9 +134,6 @@ def _part(what: str, work: Callable[[], int]) -> int:
         return 0
 
 
-# -- runs
-
-
 def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
     """Removes folders of ended runs, and returns their number."""
     _empty_removed(agent_dir, node)
@@ -216,9 +213,6 @@ def _read_sizes(path: str) -> dict[str, list[int]]:
         return {str(run_id): [int(last_ns), int(size)] for run_id, (last_ns, size) in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-
-
-# -- the store, which several hosts may share
 
 
 def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
@@ -353,9 +347,6 @@ def _named_by_processes(store: str) -> set[str]:
     mark = os.fsencode(store) + b"/"
     pieces = (piece for _, line in each_process("cmdline") for piece in line.split(mark)[1:])
     return {piece[:64].decode("ascii", "replace") for piece in pieces}
-
-
-# -- files
 
 
 def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:

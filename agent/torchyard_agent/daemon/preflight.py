@@ -70,7 +70,7 @@ def _shared_memory() -> dict[str, int] | None:
 
 def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
     """Returns for each chosen GPU its health, XIDs from the kernel log (None if unreadable), and processes."""
-    # These modules import NVML and ctypes, so they are imported only if there are GPUs.
+    # NVML and ctypes are imported only if there are GPUs.
     from torchyard_agent.telemetry import xid_errors
     from torchyard_agent.telemetry.nvml import Nvml
     from torchyard_agent.telemetry.process_owners import Owners

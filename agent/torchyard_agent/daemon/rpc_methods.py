@@ -108,7 +108,8 @@ class Methods:
         return {"address": address, "interface": interface_of(address)}
 
     async def host_preflight(self, connection: Connection, params: Params) -> Any:
-        from torchyard_agent.daemon.preflight import preflight  # This module is needed only for a launch.
+        # The preflight module is imported here because only a launch needs it.
+        from torchyard_agent.daemon.preflight import preflight
 
         return await preflight(self._runs, connection, params)
 

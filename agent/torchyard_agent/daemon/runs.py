@@ -396,7 +396,8 @@ class Runs:
         lines = []
         for run_id in self.ids():
             if run_id in self._warm:
-                continue  # This is a launch before `prepare`.
+                # A run whose keeper only warms interpreters is a launch before `prepare`, which is not listed.
+                continue
             try:
                 shown = await self.show(run_id)
             except (RpcError, OSError):

@@ -76,7 +76,7 @@ class Act(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state between samples."""
+    """The cases and notices that are kept between two samples."""
 
     cases: Mapping[Key, Case]
     notices: Mapping[NoticeKey, Notice]

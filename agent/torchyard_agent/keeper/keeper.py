@@ -87,7 +87,7 @@ class Keeper:
         try:
             await asyncio.wait({running, self._crash}, return_when=asyncio.FIRST_COMPLETED)
             (running if running.done() else self._crash).result()
-        except Exception as error:  # This is the outermost handler: it logs and journals the error and ends all ranks.
+        except Exception as error:  # Any error that reaches this point is logged and journaled, and ends all ranks.
             log.exception("the keeper failed")
             await self._end_after_crash(running, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:

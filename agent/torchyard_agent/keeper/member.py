@@ -238,7 +238,7 @@ class Member:
             if isinstance(message, messages.Assignment):
                 self._host_wait_s, self._replicates = message.host_wait_s, message.carry
                 if self._replicates:
-                    # This report must precede HostJoined, because the first start depends on it.
+                    # The primary must receive this report before HostJoined, because the first start depends on it.
                     self._send(self._replication.newest())
             self._ranks.obey(message)
 

@@ -1,4 +1,4 @@
-"""Receives the metrics of training scripts as datagrams, and keeps the latest of each replica."""
+"""The receiver of training metrics, which arrive as datagrams, with the latest values of each replica."""
 
 from __future__ import annotations
 

@@ -156,8 +156,6 @@ class RankEnvironment:
             env=env,
         )
 
-    # Torchyard's own variables
-
     def _common_variables(self, store: str) -> dict[str, str]:
         """Returns the variables that are the same for all replicas."""
         variables = {"TORCHYARD_GROUPS": str(max(1, len(self._worlds)))}
@@ -178,8 +176,6 @@ class RankEnvironment:
             elif replica["role"] in peers:
                 peers[replica["role"]].append(place)
         return peers
-
-    # The variables of torchrun
 
     def _torchrun_contract(self, replica: ReplicaPlan, seat: _Seat, generation: int, local_rank: int) -> dict[str, str]:
         world = self._worlds[replica["gang"]]
@@ -219,8 +215,6 @@ class RankEnvironment:
         if planned is not None and planned["replica"] == first["name"]:
             return address, str(planned["port"])
         return address, own_port
-
-    # The variables CLUSTER_SPEC and TF_CONFIG
 
     def _cluster_variables(self, replica: ReplicaPlan) -> dict[str, str]:
         """Returns CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and TensorFlow knows the role."""
@@ -264,8 +258,6 @@ class RankEnvironment:
         if self._is_chief(replica):
             return self._cluster["tf_master_name"]
         return None if replica["role"] == "reducer" else replica["role"]
-
-    # The command line
 
     def _placeholders(self, replica: ReplicaPlan, seat: _Seat | None, local_rank: int) -> dict[str, str]:
         address, port = _address_and_port(replica["address"])

@@ -85,7 +85,7 @@ def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> P
 
 def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None, list[Problem]]:
     """Returns (GPUs, driver version, CUDA version of the driver, problems), from a separate instance of NVML."""
-    # This module imports ctypes, so it is imported only if needed.
+    # The NVML module imports ctypes, so it is imported only if needed.
     from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable
 
     try:

@@ -96,7 +96,7 @@ class _StopSignal:
     """
 
     def __init__(self) -> None:
-        # This is no threading.Event, because set() in the handler would wait forever for the lock of an interrupted
+        # No threading.Event is used, because set() in the handler would wait forever for the lock of an interrupted
         # wait().
         self._at: float | None = None
         self._earlier: Any = None

@@ -1,4 +1,4 @@
-"""The state that the decisions about a run depend on, and the transition that changes it. No I/O and no clock."""
+"""The state on which the decisions about a run depend, and the transition that changes it. No I/O and no clock."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class Listener:
         try:
             await self._callers[key](stream, introduction)
         except Exception as error:
-            # This is the outermost handler of the task; the loop's exception handler ends the run because of the error.
+            # The exception handler of the event loop ends the run because of any other error.
             context = {"message": "a client's message could not be handled", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 

@@ -294,7 +294,7 @@ class RankSupervisor:
     def _on_cleared(self, task: asyncio.Task[None]) -> None:
         self._clearing.discard(task)
         if not task.cancelled():
-            task.result()  # This raises the task's error in the event loop, which ends the keeper.
+            task.result()  # result() raises the task's error in the event loop, which ends the keeper.
 
     async def _clear_gang(self, order: instructions.ClearGang) -> None:
         names = set(order.replicas)
@@ -329,7 +329,7 @@ class RankSupervisor:
         if self._sweeping is None:
             self._kill_at = kill_at
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
-            # This raises the task's error in the event loop.
+            # result() raises the task's error in the event loop.
             self._sweeping.add_done_callback(lambda task: task.result())
         else:
             self._kill_at = min(self._kill_at, kill_at)

@@ -286,7 +286,7 @@ def _anonymous_file() -> IO[bytes]:
     """Opens a file without a name, in memory if this Python supports it."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
-    import tempfile  # This import is rarely needed.
+    import tempfile  # The module is imported here because only Pythons without memfd_create need it.
 
     return tempfile.TemporaryFile()
 

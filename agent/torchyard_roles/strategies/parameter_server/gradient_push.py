@@ -32,7 +32,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Begin to watch the parameters that are not yet watched."""
+        """Begin to watch those of the parameters that are not watched yet."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter

@@ -204,8 +204,6 @@ class ServerPair:
         self.deliver(deliveries)
         self.save_for_itself()  # Without this save, a restarted server would wait for this goodbye forever.
 
-    # Methods of the start
-
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
         """Begin with the chief's model. Return whether this server keeps its current parameters."""
         layout = Layout.read(description["layout"])
@@ -281,7 +279,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # This wakes threads that wait for restored chunks.
+            self._changed.notify_all()  # Threads that wait for restored chunks are woken here.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))
@@ -388,7 +386,7 @@ class ServerPair:
         with self._changed:
             if self.shard is None:
                 raise Refusal(f"{self.name} has nothing yet.")
-            # This releases groups that wait for the warm start; otherwise both sides would wait forever.
+            # Groups that wait for the warm start are released, since otherwise both sides would wait forever.
             self.shard.ledger.is_over = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
@@ -397,8 +395,6 @@ class ServerPair:
             now = time.monotonic()
             away_s = min((now - self._away_since.get(group, now) for group in left), default=0.0)
             return left, [group for group in left if group in connected], away_s
-
-    # Methods for deliveries
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -417,8 +413,6 @@ class ServerPair:
         self.rows.take_buffers(session, values, groups)
         for group in groups if not with_push else ():
             self.rows.end_round(group)
-
-    # Methods for saving and restoring
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
         """Save a part, as ServerCheckpoint.write(). Raises OSError, and Refusal if there is no state or no folder."""

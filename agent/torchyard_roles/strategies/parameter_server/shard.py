@@ -117,8 +117,6 @@ class Shard:
             self._chunks = {**self._chunks, chunk.number: state}
         return saved is not None
 
-    # Methods for pushes and pulls
-
     def expects(self, push: Push) -> bool:
         """Return whether the gradient of a push would count. The caller discards any other gradient on receipt."""
         with self._lock:
@@ -348,8 +346,6 @@ class Shard:
                 kept = self._pool.setdefault((buffer.numel(), buffer.dtype), [])
                 if len(kept) < POOLED:
                     kept.append(buffer)
-
-    # Methods for saving and restoring
 
     def state(self) -> dict[str, Any]:
         """Return a copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).

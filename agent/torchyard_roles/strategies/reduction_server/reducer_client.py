@@ -242,7 +242,7 @@ class ReduceClient:
                 link.close(goodbye=goodbye, cause=cause)
         self.fail(PeerLost(self.name, "this host", "its exchange was closed"))
 
-    # Methods called by links
+    # The threads of the links call the following methods.
 
     def finished(self, chunk: Chunk, waited_s: float) -> None:
         """Handle a chunk whose sum is in its target."""
