@@ -262,13 +262,10 @@ class Cluster:
             dataset: A dataset, or a DataLoader whose dataset and options are used.
             batch_size, shuffle, options: As for DataLoader. The batch size is per worker.
             seed: The seed of the order, which changes with every epoch. The default is 0 with several workers, and
-                torch's
-                default generator in a single process.
+                torch's default generator in a single process.
             evaluation: Whether each sample is given to exactly one worker, in the dataset's order, so that `mean()` of
-                sums
-                and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations count
-                    neither
-                as steps nor as epochs.
+                sums and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations
+                count neither as steps nor as epochs.
 
         Raises:
             UsageProblem: The data cannot be divided among workers, for example because the dataset has a custom

@@ -46,8 +46,7 @@ class RunStatus:
 
         Args:
             waiting_for: For a restart that waits for lost hosts, their names (`hosts`), the end of the wait (`until`)
-                and the
-                `cause` of the restart.
+                and the `cause` of the restart.
         """
         self.state = state
         self.reason = reason or ("" if state is RunState.RUNNING else self.reason)

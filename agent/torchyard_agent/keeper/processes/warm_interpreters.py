@@ -100,8 +100,7 @@ class WarmInterpreters:
         Args:
             environment: The rank's environment as far as it is known, with a PYTHONPATH.
             spare: Whether the interpreter is a spare, which imports slowly to spare the training, and which the kernel
-                kills
-                first if memory is short.
+                kills first if memory is short.
         """
         if key in self._waiting or key in self._failed:
             return

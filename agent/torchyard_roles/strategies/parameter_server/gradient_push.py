@@ -62,8 +62,7 @@ class LocalGradientGuard:
 
         Args:
             changed: Returns the numbers of parameters whose values differ from those after the last step. Such values
-                are
-                sent to the servers. Called only if a version counter has changed.
+                are sent to the servers. Called only if a version counter has changed.
             may_be_unscaled: Whether a GradScaler may have unscaled the gradients, which is unknown outside step().
         """
         found = getattr(self._optimizer, "found_inf", None) is not None

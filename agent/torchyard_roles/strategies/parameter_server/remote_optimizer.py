@@ -155,8 +155,7 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
 
     Returns:
         A function that calls the original step without hooks. It must be called with unscaled gradients, since it hides
-            a
-        GradScaler's attributes from the optimizer.
+        a GradScaler's attributes from the optimizer.
     """
     own = type(optimizer).step
     # torch wraps the step() of the class in order to call hooks.

@@ -244,7 +244,7 @@ class ServerPair:
 
         Returns:
             The chunks that this worker must assign, if it is the first of its group. Other workers wait for the
-                assignment.
+            assignment.
         """
         layout, options = Layout.read(description["layout"]), remote_optimizer.from_wire(description["options"])
         checksums = {int(number): int(value) for number, value in description["checksums"].items()}
@@ -374,8 +374,7 @@ class ServerPair:
 
         Returns:
             The groups that have not left (none if this server stops), those of them that are connected, and the seconds
-                for
-            which all of them have been disconnected.
+            for which all of them have been disconnected.
         """
 
         def waiting() -> list[int]:

@@ -136,7 +136,7 @@ class Shard:
 
         Returns:
             Deliveries to the whole group after the last contribution, to the member alone if its push is late, else
-                none.
+            none.
 
         Raises:
             KeyError: The chunk is unknown.

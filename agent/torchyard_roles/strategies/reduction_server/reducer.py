@@ -62,9 +62,10 @@ class _Round:
         self.terms = terms
         self.sums: dict[At, ChunkSum] = {}
         self.links: dict[int, _Link] = {}
-        self.step = -1  # The step of the newest complete chunk; all ranks have finished earlier steps.
-        # The step, and the longest time between the first and the last part of one of its chunks.
+        self.step = -1
+        """The step of the newest complete chunk; all ranks have finished earlier steps."""
         self.waited = (-1, 0.0)
+        """The step, and the longest time between the first and the last part of one of its chunks."""
 
     @property
     def all_left(self) -> bool:

@@ -232,8 +232,7 @@ class ReduceClient:
 
         Args:
             goodbye: Whether this rank has finished. If not, the other ranks are informed of the loss that ended the
-                exchange,
-                or of the loss of this rank.
+                exchange, or of the loss of this rank.
         """
         self.closed = True
         cause = self.failure if isinstance(self.failure, PeerLost) else None
