@@ -17,7 +17,7 @@ from torchyard_agent.protocol.log_times import Entry, thin
 SUFFIX = ".times"
 RECORD = 32
 MOST_ENTRIES = 32_768
-"""Entries of an index, 1 MB; then the older ones are thinned out."""
+"""The most entries of an index (1 MB), beyond which the older entries are thinned out."""
 
 
 class LogIndexWriter:
@@ -26,7 +26,7 @@ class LogIndexWriter:
     def __init__(self, folder: str):
         self._folder = folder
         self._last: dict[str, tuple[int, Entry]] = {}
-        """By log: the number of entries, and the last one."""
+        """The number of entries and the last entry of each log."""
 
     def update(self) -> None:
         """Records the sizes of logs that have changed. A full disk delays the entries."""

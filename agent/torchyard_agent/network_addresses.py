@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 _DISCARD_PORT = 9
-"""Any port works: the `connect` of a UDP socket sends nothing."""
+"""An arbitrary port, since `connect` of a UDP socket sends nothing."""
 _RTM_GETADDR = 22
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301

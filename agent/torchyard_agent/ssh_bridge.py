@@ -19,9 +19,9 @@ from torchyard_agent.peer_credentials import peer_uid
 from torchyard_agent.protocol import paths
 
 CHUNK = 1 << 18
-"""Bytes of one read."""
+"""The number of bytes of one read."""
 START_DEADLINE_S = 10.0
-"""The time for a daemon to start, or for another to retire."""
+"""The time that a daemon has to start, or another one to retire."""
 POLL_S = 0.02
 
 Settle = Callable[[], None]

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 MAX_BYTES = 256 * 1024
 """Size of `audit.jsonl` at which it replaces `audit.1.jsonl`."""
 MAX_ACTS = 1000
-"""The most acts in one answer."""
+"""The largest number of acts in one answer."""
 _ACTS = {"retire": "retire", "undeploy": "undeploy", "run.remove": "remove", "run.abort": "take_back"}
-"""The methods that are noted, with the names of their acts."""
+"""The methods whose calls are recorded, with the names of their acts."""
 _STARTS = ("deploy", "upgrade", "start")
 
 

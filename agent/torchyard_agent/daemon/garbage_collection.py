@@ -49,7 +49,7 @@ FILES_S = DAY_S
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
-"""Folder of renamed folders that are being removed, in the host's folder."""
+"""The folder, in the host's folder, of renamed folders that are being removed."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -85,11 +85,11 @@ class EndedRun:
 
     run_id: str
     last_at: float
-    """When its journal was last written, in seconds since 1970."""
+    """The time at which the run's journal was last written, in seconds since 1970."""
     size: int
-    """Bytes on the disk."""
+    """The size on the disk in bytes."""
     has_end: bool
-    """False if its keeper or the host crashed."""
+    """Whether the journal contains the run's end, which is missing if the keeper or the host crashed."""
 
 
 def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, str]:

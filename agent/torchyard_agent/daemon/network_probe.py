@@ -21,7 +21,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
 CONNECT_S = 3.0
-"""Long enough for a lost SYN, which is repeated after 1 s."""
+"""The time to connect, sufficient for the repetition of a lost SYN after 1 s."""
 GREETING_S = 2.0
 LISTEN_S = 60.0
 """The longest time of listening, even if the desktop has disappeared."""

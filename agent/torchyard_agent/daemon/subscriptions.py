@@ -13,13 +13,13 @@ from torchyard_agent.telemetry.sampler import Sampler
 from torchyard_agent.unix_socket_rpc import Connection
 
 BATCH = 500
-"""Journal entries in one notification."""
+"""The number of journal entries in one notification."""
 POLL_S = 5.0
 """Interval at which the journal is read even without a notification of its growth."""
 NVML_IDLE_S = 30.0
 """Time without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
-"""Bytes of unsent data from which a client skips samples."""
+"""The number of unsent bytes from which samples for a client are skipped."""
 
 
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:

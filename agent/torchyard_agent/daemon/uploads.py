@@ -26,7 +26,7 @@ class _Sender:
         self.name = name
         self.incoming = incoming
         self.lock = asyncio.Lock()
-        """Keeps the pieces of a file in their order of arrival."""
+        """A lock that keeps the pieces of a file in their order of arrival."""
 
 
 class Uploads:

@@ -37,7 +37,7 @@ class Used(NamedTuple):
     gpu: str
     user: str
     person: str
-    """From the run's record; empty for other processes."""
+    """The person that the run's record names; "" for other processes."""
     run_id: str
     start: float
     end: float

@@ -34,9 +34,9 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
 
 FLUSH_S = 1.0
-"""The time for clients to read the last answers and notifications."""
+"""The time that clients have to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""The longest step in which the silence of a launch is counted."""
+"""The longest step in which the time without calls of a launch is counted."""
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
 

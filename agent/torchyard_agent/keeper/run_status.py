@@ -13,7 +13,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 REPORT_EVERY_S = 5.0
 """A replica's metrics are journaled at most this often; live ones are sampled by telemetry."""
 _JOURNALED = ("step", "loss", "throughput")
-"""In every `report` event, null if unknown; other metrics only if known."""
+"""Metrics that every `report` event contains, null if unknown. Other metrics are included only if known."""
 
 
 class RunStatus:

@@ -66,7 +66,7 @@ class CallerHandshake:
     """
 
     to_send = b""
-    """What this side sends before it receives anything."""
+    """The bytes that this side sends before it receives any."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

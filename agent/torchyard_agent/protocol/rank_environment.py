@@ -45,20 +45,20 @@ class _Seat(NamedTuple):
     """A trainer's position among the trainers that take part."""
 
     first_rank: int
-    """The first of its ranks among all trainers."""
+    """The first of the replica's ranks among all trainers."""
     first_world_rank: int
-    """The first of its ranks in its torch world."""
+    """The first of the replica's ranks in its gang."""
     node_rank: int
-    """The rank of its node in its torch world."""
+    """The number of the replica in its gang."""
     node: tuple[str, str]
-    """Its torchrun node: (host, replica if it has GPUs)."""
+    """The replica's torchrun node, as (host, replica if it has GPUs)."""
     first_local_rank: int
-    """The first of its ranks on its node."""
+    """The first of the replica's ranks on its node."""
 
 
 class _Node(NamedTuple):
     rank: int
-    """The rank among the nodes of its torch world."""
+    """The rank of the node among the nodes of its gang."""
     size: int
     """The number of ranks."""
 

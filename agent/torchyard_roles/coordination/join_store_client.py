@@ -33,7 +33,7 @@ RECONNECT_S = 10.0
 RETRY_PAUSES_S = (0.02, 0.5)
 """The first and the longest pause between two attempts to connect."""
 ANSWER_TIMEOUT_S = 60.0
-"""For requests that the store answers at once; longer than any pause of a keeper."""
+"""The timeout of requests that the store answers immediately, which is longer than any pause of a keeper."""
 
 Callback = Callable[[bytes], None]
 

@@ -34,7 +34,7 @@ MEET_WITHIN_S = 1800.0
 LOOK_EVERY_S = 0.5
 """Interval at which a waiting rank checks whether the missing ones have ended."""
 PIECE = 48 * 1024
-"""Bytes of a value in one key of the store."""
+"""The number of bytes of a value that are stored at one key."""
 LARGEST = 16 * 1024 * 1024
 """Largest value in bytes, since each passes through the keeper."""
 

@@ -12,7 +12,7 @@ from torchyard_agent.keeper.processes import cgroup, process_control
 from torchyard_agent.telemetry.procfs import each_process, read_all
 
 END_DEADLINE_S = 5.0
-"""The time for killed processes to end."""
+"""The longest wait for the end of killed processes."""
 
 
 def of_replicas(

@@ -43,7 +43,7 @@ _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNA
 
 log = logging.getLogger(__name__)
 Key = tuple[str, int]
-"""Replica, local rank."""
+"""A rank of this host, as (replica, local rank)."""
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
@@ -62,7 +62,7 @@ class _Interpreter(NamedTuple):
     argv: list[str]
     environment: dict[str, str]
     oom_score: str
-    """Its original oom_score_adj."""
+    """The original oom_score_adj of the process."""
 
 
 class WarmInterpreters:
