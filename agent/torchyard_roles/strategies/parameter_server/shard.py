@@ -45,7 +45,8 @@ class Shard:
         self.rules = rules
         self.ledger = Ledger(rules, len(chunks))
         self._clock = clock
-        self._lock = threading.Lock()  # Protects ledger, options and pool, and is acquired after a chunk's lock.
+        # The lock protects ledger, options and pool, and is acquired after a chunk's lock.
+        self._lock = threading.Lock()
         self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
         # The key is the member, as (group, rank).
         self._options: dict[tuple[int, int], list[remote_optimizer.Arguments]] = {}
