@@ -107,7 +107,7 @@ def proceed(
         return EMPTY, acts
     cases: dict[Key, Case] = {}
     notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
-    if policy.level != STOP:  # The announced ends of processes are cancelled.
+    if policy.level != STOP:  # A change to a level below stop cancels the announced ends of processes.
         notices = {key: notice._replace(stop_at=None, terminated_at=None) for key, notice in notices.items()}
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:

@@ -74,7 +74,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
     except files.Damaged as damage:
-        if one.folder.exists():  # Otherwise the checkpoint was deleted in the meantime.
+        if one.folder.exists():  # Without its folder, the checkpoint was deleted in the meantime.
             log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
