@@ -1,4 +1,4 @@
-"""Comparison of the environment with that of real torchrun, with unequal numbers of GPUs on two nodes."""
+"""Tests that compare the environment with that of real torchrun, with unequal numbers of GPUs on two nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODES = (2, 1)
 
 
 def torchrun_environments(folder: Path) -> list[dict[str, str]]:
-    """The variables that torchrun adds to the environment of each rank."""
+    """Returns the variables that torchrun adds to the environment of each rank."""
     script, results = folder / "say.py", folder / "results"
     script.write_text(SAY)
     results.mkdir()

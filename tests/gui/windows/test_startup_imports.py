@@ -1,4 +1,4 @@
-"""The program up to its first paint, in its own process, imports nothing slow."""
+"""Tests that the program imports no slow module up to its first paint, in a separate process."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ REPORT_EVERY_S = 1.0
 """The shortest time between two reports of a replica's metrics. Those of its first step are sent immediately."""
 SWEEP_EVERY_S = 0.05
 """Interval between the scans of a sweep, which are repeated because an orphan may leave further orphans."""
+SPARES_READY = "each rank has a spare interpreter"
+"""Logged once all spares have started."""
 SPARES_EVERY_S = 1.0
 """Interval at which the start of the next spare is considered, once the previous one has finished its imports."""
 GPUS_EVERY_S = 0.25
@@ -193,7 +195,7 @@ class RankSupervisor:
             if key not in self._warm:  # The rank's program is no interpreter that can be started early.
                 return
         elif self._warm.are_ready:
-            log.info("each rank has a spare interpreter")
+            log.info(SPARES_READY)
             return
         self._spares_timer = loop.call_later(SPARES_EVERY_S, self._start_spare)
 
