@@ -1,4 +1,4 @@
-"""The runs of this host, with the start of their keepers. A run that has begun does not depend on the daemon."""
+"""The runs of this host and their keepers. A run that has begun does not depend on the daemon."""
 
 from __future__ import annotations
 

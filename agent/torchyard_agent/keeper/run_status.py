@@ -64,7 +64,7 @@ class RunStatus:
         self._journal.write("replica_state", **event, **({"reason": reason} if reason else {}))
 
     def asked(self, entry: dict[str, Any]) -> None:
-        """Journals a user's request to launch or stop the run (see `protocol.attribution`), unless it has ended."""
+        """Journals a user's request (see `protocol.attribution`) to launch or stop the run, unless it is over."""
         if self.ended is None:
             self._journal.write("asked", **entry)
 

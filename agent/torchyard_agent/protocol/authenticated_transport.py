@@ -108,7 +108,7 @@ class ListenerHandshake:
         self.expects = ANSWER_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """Returns the next bytes to send. They refuse a caller without a key; codec() then raises an error."""
+        """Returns the next bytes to send, which are REFUSAL if the caller has no key. codec() then raises an error."""
         self._nonce, proof = data[:NONCE_BYTES], data[NONCE_BYTES:]
         self.expects = 0
         for key in self._keys:

@@ -258,7 +258,7 @@ class Listener:
             handshake = admit(reader, writer, *self._callers)
             stream, introduction, key = await asyncio.wait_for(handshake, authenticated_transport.HANDSHAKE_DEADLINE_S)
         except (*NETWORK_ERRORS, ValueError) as error:
-            line = self._refusals.note(f"turned away {peer} at the gang link: {error or 'the handshake timed out'}")
+            line = self._refusals.note(f"refused {peer} at the gang link: {error or 'the handshake timed out'}")
             if line:
                 log.warning("%s", line)
             writer.transport.abort()

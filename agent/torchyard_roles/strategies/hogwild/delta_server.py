@@ -254,7 +254,7 @@ class DeltaServer:
             if not self._closed:
                 self._holdings.lose(int(introduction["group"]), error)
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
-            log(self._name, f"{connection.peer} on {connection.host} was sent away: {error}")
+            log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:
             connection.close()
             self._connections.remove(connection)

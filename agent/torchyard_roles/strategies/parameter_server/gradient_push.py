@@ -32,7 +32,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Begin to watch those of the parameters that are not watched yet."""
+        """Begin to watch the parameters, except those that are watched already."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter

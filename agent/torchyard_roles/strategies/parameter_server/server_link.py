@@ -325,7 +325,7 @@ class ServerLink:
         except (PeerLost, ProtocolError) as error:
             self._break(error)
         except (KeyError, TypeError, ValueError) as error:
-            self._break(ProtocolError(f"{self.peer.name} sent what cannot be: {error}."))
+            self._break(ProtocolError(f"{self.peer.name} sent an invalid message: {error}."))
             connection.close()
         except Exception as error:  # The training thread raises this error.
             self._break(error)

@@ -251,7 +251,7 @@ class ServerPair:
         with self._changed:
             shard = self.shard
             if shard is None:
-                raise Refusal(f"{self.name} has nothing yet.")
+                raise Refusal(f"{self.name} has no parameters yet.")
             own: dict[int, tuple[Entry, Chunk]] = {}
             for entry in layout.entries:
                 chunk_bytes = self._description["chunk_bytes"]
@@ -354,7 +354,7 @@ class ServerPair:
         if not self._changed.wait_for(lambda: self._ends or is_ready(), timeout=self._settings.begin_s):
             raise Refusal(
                 f"{self.name} has waited {self._settings.begin_s:.0f} s for the chief to bring its parameters. "
-                "Start the run again: it goes on from the newest checkpoint."
+                "Start the run again: it continues from the newest checkpoint."
             )
 
     def _compare(self, session: Session, layout: Layout, description: dict[str, Any]) -> None:
@@ -384,7 +384,7 @@ class ServerPair:
 
         with self._changed:
             if self.shard is None:
-                raise Refusal(f"{self.name} has nothing yet.")
+                raise Refusal(f"{self.name} has no parameters yet.")
             # Groups that wait for the warm start are released, since otherwise both sides would wait forever.
             self.shard.ledger.is_over = True
             self._changed.notify_all()

@@ -69,7 +69,7 @@ class ParameterServer:
             with self._changed:
                 self._changed.wait_for(lambda: not self._connections, timeout=PARTING_S)
         if self._failure is not None:
-            raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
+            raise RolesError(f"{self.name} cannot continue: {self._failure}.") from self._failure
 
     def stop(self) -> None:
         """End serve(). This method is thread-safe and may be called twice."""
