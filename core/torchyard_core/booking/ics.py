@@ -279,14 +279,14 @@ def _why_unreadable(block: _Block, until: datetime) -> str:
             block.event.pop(name, None)
     if "DTSTART" not in block.event:
         return "it has no DTSTART"
-    for name in ("DTSTART", "DTEND"):
+    for name in ("DTSTART", "DTEND", "RECURRENCE-ID"):
         value = block.event.get(name)
         if value is None:
             continue
         if isinstance(value, list):
             return f"it has several {name}"
         if not isinstance(value.dt, date):
-            return f"its {name} is no time"
+            return f"its {name} is not a time"
         zone = value.params.get("TZID")
         if zone and isinstance(value.dt, datetime) and value.dt.tzinfo is None:
             return f"the time zone `{zone}` is unknown"

@@ -354,7 +354,7 @@ def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_p
     assert answer(kim, "bookings", "change", far["id"][:8], "--extend", "1h")["id"] == far["id"]
     assert refused(kim, "bookings", "show", "b%", code=2)["code"] == "no_such_booking"
     assert refused(kim, "bookings", "show", "", code=2)["message"]
-    for number in (0, 6, 12):  # Each number is the position of one wrong letter.
+    for number in (0, 6, 12):  # The ID is mistyped in one letter, at each of these positions.
         wrong = far["id"][:number] + "x" + far["id"][number + 1 :]
         assert f"did you mean `{far['id']}`" in refused(kim, "bookings", "show", wrong.upper(), code=2)["message"]
 
@@ -396,7 +396,7 @@ def test_a_fleet_that_was_never_looked_at_has_nothing_to_book(make_desktop: Make
     assert "torchyard hosts check" in torchyard(make_desktop(), "book", "gpu-a:0", "--to", "+2h", code=1).stderr
 
 
-# Tests of a team's database
+# Tests of a team's calendar in PostgreSQL
 
 
 def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
