@@ -1,10 +1,12 @@
-"""A sample calendar for screenshots: one week on the sample hosts, or on 128 hosts."""
+"""A sample calendar for screenshots: one week on the sample hosts, also with long names, or on 128 hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from tools.sample_fleet import KINDS, LONG
 
 from torchyard_core.booking.model import Draft, IdleEvidence, Slot, Use, cpu_slot
 from torchyard_core.booking.rules.team_rules import Rules
@@ -18,6 +20,7 @@ MONDAY = datetime(2026, 11, 23)
 NOW = datetime(2026, 11, 25, 5, 26, tzinfo=UTC)
 """Wednesday 14:26 in Seoul."""
 ME = "kim"
+LONG_TITLE = " · 한국어 음성 인식 대규모 사전학습 3차 실험"
 H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
 HOSTS = {"gpu-a": (8, *H100), "gpu-b": (8, *H100), "gpu-c": (4, *A100), "gpu-d": (4, *A100)}
 
@@ -57,12 +60,13 @@ def sample_slots(state: str) -> tuple[Slot, ...]:
         return tuple(
             Slot(f"GPU-n{host:03}-{number}", f"n{host:03}", number, *H100) for host in range(128) for number in range(8)
         )
+    long = dict(zip(KINDS, LONG if state == "long" else KINDS, strict=True))
     slots = [
-        Slot(f"GPU-{host}-{number}", host, number, model, memory)
+        Slot(f"GPU-{long[host]}-{number}", long[host], number, model, memory)
         for host, (count, model, memory) in HOSTS.items()
         for number in range(count)
     ]
-    return (*slots, cpu_slot("cpu-g"), cpu_slot("cpu-h"))
+    return (*slots, cpu_slot(long["cpu-g"]), cpu_slot(long["cpu-h"]))
 
 
 def at(day: int, hour: float) -> datetime:
@@ -98,8 +102,8 @@ class Sample:
         store = self.open(f"sqlite:///{self.file}", ME)
         store.remember_slots(self.slots)
         store.set_rules(Rules(longest_h=24 * 14))
-        if state == "eight":
-            self._week(store)
+        if state in ("eight", "long"):
+            self._week(store, state)
         elif state == "one":
             self._book(store, "resnet-sandblaster", ME, [self.slots[0].id], at(2, 8), at(3, 12))
             self._book(store, "night sweep", ME, [slot.id for slot in self.slots], at(3, 20), at(4, 8))
@@ -107,21 +111,26 @@ class Sample:
             self._many(store)
         store.close()
 
-    def _week(self, store: BookingStore) -> None:
-        names = {slot.name: slot.id for slot in self.slots}
+    def _week(self, store: BookingStore, state: str) -> None:
+        long = dict(zip(LONG if state == "long" else KINDS, KINDS, strict=True))
+        names = {f"{long[slot.host]}:{slot.name.rpartition(':')[2]}": slot.id for slot in self.slots}
+        hosts = {slot.id: slot.host for slot in self.slots}
+        rest = LONG_TITLE if state == "long" else ""
         uses: list[Use] = []
         for title, owner, gpus, begin, end, share in WEEK:
             ids = list(_ids(gpus, names))
             start, finish = at(*begin), at(*end)
-            self._book(store, title, owner, ids, start, finish)
+            self._book(store, f"{title}{rest}", owner, ids, start, finish)
             if share is not None:
-                uses += _uses(ids, names, owner, start, finish, share)
+                uses += _uses(ids, hosts, owner, start, finish, share)
         gpu = names["gpu-c:3"]
-        uses.append(Use(gpu, "gpu-c", "lee", at(2, 9.5), NOW))
+        uses.append(Use(gpu, hosts[gpu], "lee", at(2, 9.5), NOW))
         store.record_use(uses)
         self._now = NOW
-        diffusion = next(one for one in store.bookings(NOW, NOW + timedelta(minutes=1)) if one.title == "diffusion 256")
-        store.record_idle([IdleEvidence(diffusion.id, NOW - timedelta(minutes=21), NOW, "gpu-b")])
+        running = store.bookings(NOW, NOW + timedelta(minutes=1))
+        diffusion = next(one for one in running if one.title.startswith("diffusion 256"))
+        idle_on = hosts[diffusion.gpus[0]]
+        store.record_idle([IdleEvidence(diffusion.id, NOW - timedelta(minutes=21), NOW, idle_on)])
 
     def _many(self, store: BookingStore) -> None:
         owners = ("vision", "speech", "robots", "intern", "nlp", "audio", ME)
@@ -141,7 +150,7 @@ class Sample:
     def _book(
         self, store: BookingStore, title: str, owner: str, gpus: Sequence[str], start: datetime, end: datetime
     ) -> None:
-        run = "20261125-080000-a1b2" if title == "resnet-sandblaster" else None
+        run = "20261125-080000-a1b2" if title.startswith("resnet-sandblaster") else None
         from torchyard_core.booking.search.conflict import Clash
 
         try:
@@ -160,8 +169,7 @@ def _ids(gpus: str, names: dict[str, str]) -> Iterable[str]:
 
 
 def _uses(
-    ids: Sequence[str], names: dict[str, str], owner: str, start: datetime, end: datetime, share: tuple[float, float]
+    ids: Sequence[str], hosts: dict[str, str], owner: str, start: datetime, end: datetime, share: tuple[float, float]
 ) -> list[Use]:
-    host_of = {gpu: name.partition(":")[0] for name, gpu in names.items()}
     begin, finish = start + (end - start) * share[0], min(start + (end - start) * share[1], NOW)
-    return [Use(gpu, host_of[gpu], owner, begin, finish) for gpu in ids if finish > begin]
+    return [Use(gpu, hosts[gpu], owner, begin, finish) for gpu in ids if finish > begin]

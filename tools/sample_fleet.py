@@ -1,4 +1,7 @@
-"""Sample hosts, topologies and runs for screenshots: no host, this computer only, or eight hosts of four kinds."""
+"""Sample hosts, topologies and runs for screenshots.
+
+There are no host, this computer only, eight hosts of four kinds, eight with long names, or 128 hosts.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,12 @@ KINDS = {
     "cpu-h": (0, "", 0, 64),
 }
 SILENT = "cpu-h"
+LONG = {f"rack07-{name}.training.seoul.example.internal": what for name, what in KINDS.items() if name != SILENT}
+LONG["서울-연구소-계산-서버-cpu-h"] = KINDS[SILENT]
+MANY = {f"n{number:03}": KINDS["gpu-a"] for number in range(128)}
+FLEETS = {"empty": {}, "one": {ONE: (0, "", 0, 8)}, "eight": KINDS, "long": LONG, "many": MANY}
+SILENT_HOSTS = (SILENT, "서울-연구소-계산-서버-cpu-h", "n099")
+LONG_NAME = "한국어-음성인식-대규모-사전학습-conformer-xl-bs4096-lr3e-4-seed17"
 
 RESNET = """version: 1
 name: resnet-imagenet
@@ -53,7 +62,7 @@ SCRIPT = "import torchyard_roles\n"
 
 
 def write_sample(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
-    """Writes the files of a user for `state` ("empty", "one" or "eight").
+    """Writes the files of a user for `state` (a key of FLEETS).
 
     Returns:
         The Torchyard folder, the fleet file, and the topology file if there is one.
@@ -64,16 +73,16 @@ def write_sample(folder: Path, state: str) -> tuple[Home, Path, Path | None]:
     if state == "empty":
         fleet_file.write_text("version: 1\nhosts: []\n", encoding="utf-8")
         return home, fleet_file, None
-    names = [ONE] if state == "one" else list(KINDS)
+    names = list(FLEETS[state])
     hosts = [_host(name) for name in names]
     fleet_file.write_text("version: 1\nhosts:\n" + "".join(map(_line, hosts)), encoding="utf-8")
-    save_facts(home.path / "facts.json", [(host, _facts(host.name)) for host in hosts if host.name != SILENT])
+    save_facts(home.path / "facts.json", [(host, _facts(host.name)) for host in hosts if host.name not in SILENT_HOSTS])
     work = folder / "work"
     work.mkdir()
     (work / "train.py").write_text(SCRIPT, encoding="utf-8")
-    file = work / ("digits.yaml" if state == "one" else "resnet-imagenet.yaml")
-    file.write_text(_small() if state == "one" else RESNET, encoding="utf-8")
-    _write_runs(home, names)
+    file = work / f"{_run_name(state)}.yaml"
+    file.write_text(_topology(state), encoding="utf-8")
+    _write_runs(home, state)
     return home, fleet_file, file
 
 
@@ -81,7 +90,7 @@ def let_hosts_answer(fleet: FleetModel) -> None:
     """Marks all hosts except the silent one as recently checked and sampled. No host is contacted."""
     now = datetime.now(UTC)
     for status in fleet.hosts:
-        if status.name == SILENT:
+        if status.name in SILENT_HOSTS:
             after = replace(status, since=now - timedelta(minutes=47))
         else:
             after = status.checked(_check(status.name), now - timedelta(hours=3))
@@ -145,15 +154,20 @@ def _small() -> str:
     )
 
 
+def _kind(name: str) -> tuple[int, str, int, int]:
+    """Returns the number of GPUs, their model and memory in MB, and the CPUs of a host."""
+    return next(fleet[name] for fleet in FLEETS.values() if name in fleet)
+
+
 def _gpus(name: str) -> list[dict[str, Any]]:
-    count, model, memory, _ = KINDS.get(name, (0, "", 0, 8))
+    count, model, memory, _ = _kind(name)
     return [
         {"index": index, "uuid": f"GPU-{name}-{index}", "name": model, "memory_mb": memory} for index in range(count)
     ]
 
 
 def _facts(name: str) -> dict[str, Any]:
-    cpus = KINDS.get(name, (0, "", 0, 8))[3]
+    cpus = _kind(name)[3]
     return {
         "hostname": name,
         "kernel": "6.8.0",
@@ -185,7 +199,7 @@ def _check(name: str) -> HostCheck:
 
 
 def _sample(facts: HostFacts) -> dict[str, Any]:
-    busy = facts.name == "gpu-d"
+    busy = "gpu-d" in facts.name or facts.name in ("n017", "n018")
     cpus, memory = facts.cpus or 8, (facts.memory_gb or 32.0) * 1024
     return {
         "time": datetime.now(UTC).timestamp(),
@@ -230,28 +244,29 @@ def _gpu_sample(gpu: Gpu, busy: bool) -> dict[str, Any]:
     }
 
 
-def _write_runs(home: Home, names: list[str]) -> None:
+def _write_runs(home: Home, state: str) -> None:
     history = History(home.history)
+    names = list(FLEETS[state])
     endings = [
         ("succeeded", ""),
         ("failed", "worker-5: CUDA out of memory" if len(names) > 1 else "worker-0: FileNotFoundError: digits.csv"),
         ("stopped", "stopped by you"),
     ]
-    for number, (state, reason) in enumerate(endings):
+    for number, (end, reason) in enumerate(endings):
         began = datetime(2026, 11, 20, 9 + number, 12, tzinfo=UTC)
-        planned, text = _planned(names)
+        planned, text = _planned(state)
         record = RunRecord(
             run_id=f"{began:%Y%m%d-%H%M%S}-a{number}c{number}",
-            name="digits" if len(names) == 1 else "resnet-imagenet",
+            name=_run_name(state),
             topology_file="",
             primary=names[0],
             hosts=tuple(dict.fromkeys(replica["host"] for replica in planned)),
             submitted=f"{began:%Y-%m-%dT%H:%M:%S}Z",
-            state=state,
+            state=end,
             reason=reason,
             as_of=f"{began + timedelta(minutes=42):%Y-%m-%dT%H:%M:%S}Z",
             ended=f"{began + timedelta(minutes=42):%Y-%m-%dT%H:%M:%S}Z",
-            replicas=[_ended(replica, state, reason) for replica in planned],
+            replicas=[_ended(replica, end, reason) for replica in planned],
             metrics={"chief-0": {"step": 41920, "loss": 0.4127, "throughput": 1184.0}},
             timings={"started_s": 1.2, "first_step_s": 6.4, "ended_s": 2520.0},
             topology=text,
@@ -260,17 +275,39 @@ def _write_runs(home: Home, names: list[str]) -> None:
         history.save(record)
 
 
-def _planned(names: list[str]) -> tuple[list[dict[str, Any]], str]:
+def _run_name(state: str) -> str:
+    return {"one": "digits", "long": LONG_NAME}.get(state, "resnet-imagenet")
+
+
+def _topology(state: str) -> str:
+    if state == "one":
+        return _small()
+    if state == "many":
+        return RESNET.replace("replicas: 19", "replicas: 998").partition("program:")[0].replace(
+            ", hosts: [gpu-a, gpu-b, gpu-c]", ""
+        ).replace(", hosts: [gpu-f]", "") + "program:\n  script: train.py\n"
+    if state == "long":
+        text = RESNET.replace("resnet-imagenet", LONG_NAME)
+        for short, long in zip(KINDS, LONG, strict=True):
+            text = text.replace(short, long)
+        return text
+    return RESNET
+
+
+def _planned(state: str) -> tuple[list[dict[str, Any]], str]:
+    fleet = FLEETS[state]
+    names = list(fleet)
     if len(names) == 1:
         return [{"name": name, "host": ONE, "gpus": []} for name in ("chief-0", "worker-0")], _small()
-    places = [(host, index) for host in names for index in range(KINDS[host][0])]
+    places = [(host, index) for host in names for index in range(fleet[host][0])]
     replicas = ["chief-0", *(f"worker-{index}" for index in range(19))]
     planned: list[dict[str, Any]] = [
         {"name": name, "host": host, "gpus": [f"GPU-{host}-{index}"]}
         for name, (host, index) in zip(replicas, places, strict=False)
     ]
-    planned.append({"name": "evaluator-0", "host": "gpu-f", "gpus": ["GPU-gpu-f-0", "GPU-gpu-f-1"]})
-    return planned, RESNET.replace("pins:\n  worker-3: gpu-a:6\n", "")
+    last = [name for name in names if fleet[name][0]][-1]
+    planned.append({"name": "evaluator-0", "host": last, "gpus": [f"GPU-{last}-0", f"GPU-{last}-1"]})
+    return planned, _topology(state).partition("pins:")[0]
 
 
 def _ended(replica: dict[str, Any], state: str, reason: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Walk over every text that the window paints, at several sizes and scales."""

@@ -1,0 +1,271 @@
+"""Faults of a window's texts: cut, elided without a tool tip, overlapping, blank, or outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, Qt
+from PySide6.QtGui import QHelpEvent
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractScrollArea,
+    QAbstractSpinBox,
+    QApplication,
+    QComboBox,
+    QGraphicsView,
+    QHeaderView,
+    QLabel,
+    QLayout,
+    QLineEdit,
+    QPlainTextEdit,
+    QStackedLayout,
+    QTextEdit,
+    QToolButton,
+    QToolTip,
+    QWidget,
+)
+
+from tests.gui.geometry.painted_text import LARGE, PaintedText, painted_texts
+
+SLACK = 1.5
+"""Pixels by which ink may leave its area: antialiasing, and the rounding of fractional scales."""
+SMALLEST = 4
+"""A widget with a text and less width or height shows nothing."""
+ELLIPSIS = "…"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of one text."""
+
+    kind: str
+    widget: str
+    text: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.widget} “{self.text}” {self.detail}"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A painted text in the coordinates of the window."""
+
+    widget: QWidget
+    text: str
+    ink: QRectF
+
+
+def faults_of(window: QWidget) -> list[Fault]:
+    """Returns the faults of all visible texts of a window or dialog."""
+    found: list[Fault] = []
+    runs: list[_Run] = []
+    for widget in _visible_widgets(window):
+        texts = painted_texts(widget)
+        found += _blank(widget, texts)
+        overlays = _overlays(widget, window)
+        for text in texts:
+            fault, is_seen = _cut(widget, window, text)
+            if not is_seen:
+                continue
+            at = widget.mapTo(window, QPoint(0, 0))
+            ink = text.ink.translated(QPointF(at))
+            if any(QRectF(overlay).intersects(ink) for overlay in overlays):
+                continue
+            if fault:
+                found.append(Fault("cut", _name(widget), text.text, fault))
+            elif _is_elided(widget, text.text) and not _has_tip(widget, text):
+                found.append(Fault("elided without a tool tip", _name(widget), text.text, ""))
+            runs.append(_Run(widget, text.text, ink))
+        found += _layout_overlaps(widget)
+    found += _text_overlaps(runs)
+    return list(dict.fromkeys(found))
+
+
+def _visible_widgets(window: QWidget) -> Iterator[QWidget]:
+    """Yields the widgets of a window in the order in which they are painted."""
+    yield window
+    for child in window.children():
+        if isinstance(child, QWidget) and child.isVisible() and not child.isWindow():
+            yield from _visible_widgets(child)
+
+
+def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
+    """Returns whether a text of a widget can be scrolled horizontally and vertically within one of its ancestors."""
+    area = viewport.parentWidget()
+    if isinstance(area, QHeaderView):
+        area = area.parentWidget()
+    if not isinstance(area, QAbstractScrollArea):
+        return False, False
+    if isinstance(area, QGraphicsView):
+        # A canvas can be moved by hand, the widgets over it cannot.
+        return viewport is widget, viewport is widget
+    hidden = Qt.ScrollBarPolicy.ScrollBarAlwaysOff
+    across, along = area.horizontalScrollBar(), area.verticalScrollBar()
+    return (
+        across.maximum() > across.minimum() and area.horizontalScrollBarPolicy() != hidden,
+        along.maximum() > along.minimum() and area.verticalScrollBarPolicy() != hidden,
+    )
+
+
+def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, bool]:
+    """Returns how a text is cut, or "", and whether any of it is within reach of the eye."""
+    if isinstance(widget, QLineEdit) and not isinstance(widget.parentWidget(), QAbstractSpinBox):
+        return "", True  # A field scrolls its text with the cursor.
+    hard = QRectF(text.clip)  # what is seen
+    soft = QRectF(text.clip)  # what is seen or can be scrolled to
+    across = along = False
+    step: QWidget = widget
+    while True:
+        box = QRectF(QRect(step.mapTo(window, QPoint()) - widget.mapTo(window, QPoint()), step.size()))
+        hard &= box
+        scrolls = _scrolls(step, widget)
+        across, along = across or scrolls[0], along or scrolls[1]
+        soft = _widened(soft, across, along) & _widened(box, across, along)
+        if step is window:
+            break
+        step = step.parentWidget()
+    ink = text.ink
+    if ink.right() > soft.right() + SLACK:
+        return f"at the right by {ink.right() - soft.right():.0f} px", True
+    if ink.left() < soft.left() - SLACK:
+        return f"at the left by {soft.left() - ink.left():.0f} px", True
+    if ink.bottom() > soft.bottom() + SLACK:
+        return f"at the bottom by {ink.bottom() - soft.bottom():.0f} px", True
+    if ink.top() < soft.top() - SLACK:
+        return f"at the top by {soft.top() - ink.top():.0f} px", True
+    return "", hard.intersects(ink)
+
+
+def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
+    """Returns a box without its limits in the directions that can be scrolled."""
+    return box.adjusted(-LARGE if across else 0, -LARGE if along else 0, LARGE if across else 0, LARGE if along else 0)
+
+
+def _own_texts(widget: QWidget) -> set[str]:
+    """Returns the texts that a widget has by itself, in which an ellipsis belongs to the wording."""
+    own = [getattr(widget, name, None) for name in ("text", "placeholderText", "currentText", "title")]
+    texts = {str(read()).replace("&", "") for read in own if callable(read)}
+    return texts | {line for text in texts for line in text.splitlines()}
+
+
+def _is_elided(widget: QWidget, text: str) -> bool:
+    return ELLIPSIS in text and not any(text in own for own in _own_texts(widget))
+
+
+def _has_tip(widget: QWidget, text: PaintedText) -> bool:
+    """Returns whether the pointer over a text shows a tool tip."""
+    QToolTip.hideText()
+    place = text.ink.center().toPoint()
+    event = QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place))
+    event.ignore()
+    QApplication.sendEvent(widget, event)
+    shown = QToolTip.isVisible() or bool(QToolTip.text())
+    QToolTip.hideText()
+    step: QWidget | None = widget
+    while step is not None and not shown:
+        shown = bool(step.toolTip())
+        step = None if step.isWindow() else step.parentWidget()
+    return shown or event.isAccepted()
+
+
+def _blank(widget: QWidget, texts: list[PaintedText]) -> list[Fault]:
+    """Returns a fault if a widget has a text and paints none."""
+    if isinstance(widget, QLabel):
+        text = widget.text()
+    elif isinstance(widget, QAbstractButton):
+        icon_only = isinstance(widget, QToolButton) and (
+            widget.toolButtonStyle() == Qt.ToolButtonStyle.ToolButtonIconOnly and not widget.icon().isNull()
+        )
+        text = "" if icon_only else widget.text()
+    elif isinstance(widget, QComboBox):
+        text = widget.currentText()
+    else:
+        return []
+    is_small = widget.width() < SMALLEST or widget.height() < SMALLEST
+    if text.strip() and (not texts or is_small):
+        return [Fault("blank", _name(widget), text, f"{widget.width()}×{widget.height()}")]
+    return []
+
+
+def _managed(layout: QLayout | None) -> list[QWidget]:
+    """Returns the visible widgets that a layout places, nested layouts included."""
+    if layout is None or isinstance(layout, QStackedLayout):
+        return []
+    found: list[QWidget] = []
+    for number in range(layout.count()):
+        item = layout.itemAt(number)
+        widget = item.widget()
+        if widget is not None:
+            found += [widget] if widget.isVisible() else []
+        else:
+            found += _managed(item.layout())
+    return found
+
+
+def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
+    """Returns the areas of the window that lie over a widget on purpose: drawers, toasts, the command palette."""
+    found: list[QRect] = []
+    step = widget
+    while step is not window:
+        parent = step.parentWidget()
+        managed = _managed(parent.layout())
+        below = True
+        for sibling in parent.children():
+            if sibling is step:
+                below = False
+            elif below or not isinstance(sibling, QWidget) or not sibling.isVisible() or sibling.isWindow():
+                continue
+            elif sibling.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents):
+                continue
+            elif not (step in managed and sibling in managed):
+                found.append(QRect(sibling.mapTo(window, QPoint()), sibling.size()))
+        step = parent
+    return found
+
+
+def _layout_overlaps(parent: QWidget) -> list[Fault]:
+    """Returns the widgets of a layout that lie over each other."""
+    found = []
+    for one, other in combinations(_managed(parent.layout()), 2):
+        if one.parentWidget() is not other.parentWidget():
+            continue
+        both = one.geometry().intersected(other.geometry())
+        if both.width() > SLACK and both.height() > SLACK:
+            found.append(Fault("overlap", _name(one), _words(one), f"and {_name(other)} “{_words(other)}”: {both}"))
+    return found
+
+
+def _text_overlaps(runs: list[_Run]) -> list[Fault]:
+    """Returns the texts that lie over each other. Editors of several lines are left out: their lines are Qt's."""
+    found = []
+    editors = QPlainTextEdit | QTextEdit
+    ordered = sorted(
+        (run for run in runs if not isinstance(run.widget.parentWidget(), editors)), key=lambda run: run.ink.left()
+    )
+    for number, one in enumerate(ordered):
+        for other in ordered[number + 1 :]:
+            if other.ink.left() >= one.ink.right() - SLACK:
+                break
+            both = one.ink.intersected(other.ink)
+            if both.width() > SLACK and both.height() > SLACK and one.ink != other.ink:
+                found.append(Fault("overlap", _name(one.widget), one.text, f"and {_name(other.widget)} “{other.text}”"))
+    return found
+
+
+def _words(widget: QWidget) -> str:
+    read = getattr(widget, "text", None) or widget.accessibleName
+    return str(read())
+
+
+def _name(widget: QWidget) -> str:
+    """Returns the class of a widget, with that of the view if it is a viewport."""
+    parent = widget.parentWidget()
+    names = [type(widget).__name__]
+    while parent is not None and names[0] in ("QWidget", "QLabel", "ElidedLabel", "QPushButton", "QFrame"):
+        names.insert(0, type(parent).__name__)
+        parent = parent.parentWidget()
+    return ".".join(re.sub(r"^_", "", name) for name in names)

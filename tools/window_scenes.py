@@ -1,0 +1,306 @@
+"""Scenes of the window: every page with sample data, live runs, drawers and dialogs, for screenshots and tests.
+
+No host is contacted.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+from PySide6.QtCore import QCoreApplication, QEvent, QEventLoop, QTimer
+from PySide6.QtGui import QCursor
+from PySide6.QtWidgets import QApplication, QWidget
+from tools.launch_phases import FINGERPRINT, phases
+from tools.live_run import begin_live_run, feed_run, log_opener
+from tools.sample_bookings import Sample, at
+from tools.sample_fleet import FAILED_RUN, FLEETS, let_hosts_answer, write_sample
+from tools.strategy_designs import SERVED, STEP, design_of
+
+from torchyard_core.booking.planned_time import PlannedTime
+from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.strategies.presets import PRESETS
+from torchyard_gui.app import make_window
+from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.main_window import MainWindow
+
+if TYPE_CHECKING:
+    from torchyard_gui.bookings.page import BookingsPage
+    from torchyard_gui.fleet.page import FleetPage
+    from torchyard_gui.runs.page import RunsPage
+    from torchyard_gui.topology.page import TopologyPage
+
+PAGES = ("topology", "fleet", "runs")
+PARTS = (*PAGES, "bookings", "strategies", "live", "launch", "dialogs")
+STATES = tuple(FLEETS)
+SETTLE_MS = 400
+FOLLOWED_WITHIN_MS = 1200
+LOADED_WITHIN_MS = 20_000
+
+
+class Camera(Protocol):
+    """Looks at the scenes."""
+
+    def take(self, window: MainWindow, name: str, over: QWidget | None = None) -> None:
+        """Looks at a window.
+
+        Args:
+            over: Dialog or panel of its own over the middle of the window.
+        """
+
+
+def show_scenes(camera: Camera, parts: Sequence[str] = PARTS, states: Sequence[str] = STATES) -> None:
+    """Shows the scenes of some parts of the window, in some states of the fleet, to a camera."""
+    for state in states:
+        if any(page in parts for page in PAGES) or ("launch" in parts and state == "eight"):
+            with _window(state) as window:
+                for key in (key for key in window.keys if key in parts and key in PAGES):
+                    _prepare(window.show_page(key), key)
+                    camera.take(window, f"{key}-{state}")
+                if "launch" in parts and state == "eight":
+                    _launch(window, camera)
+        if "strategies" in parts and state == "eight":
+            with _window(state) as window:
+                _strategies(window, camera)
+        if "bookings" in parts:
+            _bookings(camera, state)
+        if "live" in parts and state in ("one", "eight"):
+            with _window(state) as window:
+                _live(window, camera, state)
+        if "dialogs" in parts and state in ("eight", "long"):
+            _dialogs(camera, state)
+
+
+def _live(window: MainWindow, camera: Camera, state: str) -> None:
+    """Shows the Runs page with a live run: its three views and its log."""
+    acting = begin_live_run(_wiring(window), state)
+    page = _runs(window)
+    feed_run(page, acting, lambda: settle(FOLLOWED_WITHIN_MS))
+    views = page.bar.views.set_value
+    for view in ("canvas", "table", "plots") if state == "eight" else ("canvas",):
+        views(view)
+        camera.take(window, f"live-{state}" if view == "canvas" else f"live-{state}-{view}")
+    views("canvas")
+    log_opener(page)(True)
+    settle(FOLLOWED_WITHIN_MS)
+    camera.take(window, f"live-{state}-log")
+
+
+@contextmanager
+def _calendar(state: str) -> Iterator[MainWindow]:
+    """Opens a window on the Bookings page with the sample calendar."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder:
+        sample = Sample(Path(folder), state)
+        with _window(state, lambda wiring: sample.show_in(wiring.bookings)) as window:
+            page = _calendar_page(window)
+            _wait_until(lambda: page.model.seen.is_live)
+            page.go_today()
+            settle()
+            yield window
+
+
+def _bookings(camera: Camera, state: str) -> None:
+    """Shows the sample calendar; for eight hosts also every view and the drawers."""
+    with _calendar(state) as window:
+        camera.take(window, f"bookings-{state}")
+        if state not in ("eight", "long"):
+            return
+        page = _calendar_page(window)
+        page.finder.count.setValue(4)
+        page.finder.length.setText("6h")
+        page.find_slot()
+        settle()
+        camera.take(window, f"bookings-{state}-find")
+        page.show_waitlist()
+        camera.take(window, f"bookings-{state}-waitlist")
+        bookings = _wiring(window).bookings.seen.bookings
+        page.surface.select(next(one.id for one in bookings if one.owner == "kim" and one.gpus[1:]))
+        for view in ("day", "month", "agenda"):
+            page.bar.views.set_value(view)
+            settle()
+            camera.take(window, f"bookings-{state}-{view}")
+        if state == "eight":
+            _when(window, camera)
+
+
+def _dialogs(camera: Camera, state: str) -> None:
+    """Shows the common dialogs, drawers and notices over their pages."""
+    with _window(state) as window:
+        host = next(iter(FLEETS[state]))
+        fleet = cast("FleetPage", window.show_page("fleet"))
+        for name, show in (
+            ("add-host", lambda: fleet.add_host(host)),
+            ("trust", lambda: fleet.trust(host)),
+            ("remove-hosts", lambda: fleet.remove_hosts(*FLEETS[state])),
+        ):
+            show()
+            settle()
+            assert fleet.dialog is not None
+            camera.take(window, f"dialog-{state}-{name}", over=fleet.dialog)
+            fleet.dialog.close()
+        fleet.notice.show_notice("fail", f"The host key of {host} has changed: it shows {FINGERPRINT}.")
+        camera.take(window, f"notice-{state}-fleet")
+        topology = _topology(window)
+        topology.editor.select(["worker-3"])
+        for action in ("Edit &fields", "Fields"):
+            _trigger(window, action)
+        camera.take(window, f"drawer-{state}-fields")
+        topology.editor.select([])
+        camera.take(window, f"drawer-{state}-strategy")
+        window.palette_.open()
+        settle()
+        camera.take(window, f"palette-{state}")
+        window.palette_.close_palette()
+        window.say(f"The run {host} has ended: worker-5 ran out of GPU memory after 3 restarts on {host}")
+        camera.take(window, f"toast-{state}")
+        window.toast.hide()
+        for name, menu in (("menu", window.menu), *window.menu.menus.items()):
+            window.menu.fill()
+            menu.popup(window.mapToGlobal(window.rect().center()))
+            settle()
+            camera.take(window, f"menu-{state}-{name}", over=menu)
+            menu.hide()
+    with _calendar(state) as window:
+        page = _calendar_page(window)
+        bookings = _wiring(window).bookings.seen.bookings
+        mine = next(one for one in bookings if one.owner == "kim" and one.gpus[4:])
+        page.show_booking(mine.id)
+        settle()
+        camera.take(window, f"drawer-{state}-booking")
+        for name, show in (
+            ("book", page.dialogs.book),
+            ("edit", page.edit),
+            ("release", page.release_or_cancel),
+            ("usage", page.dialogs.usage_report),
+            ("rules", page.dialogs.rules),
+            ("share", page.dialogs.explain_sharing),
+        ):
+            show()
+            settle()
+            if page.dialog is not None:
+                camera.take(window, f"dialog-{state}-{name}", over=page.dialog)
+                page.dialogs.close()
+
+
+def _trigger(window: MainWindow, text: str) -> None:
+    for action in window.all_actions():
+        if action.text() == text and action.isEnabled():
+            action.trigger()
+            settle()
+
+
+def _when(window: MainWindow, camera: Camera) -> None:
+    """Shows the Topology page with bookings of other users, for now and for the next day."""
+    planning = _wiring(window).planning
+    planning.begin()
+    page = _topology(window)
+    page.editor.show_host("gpu-d")
+    page.view.fit()
+    camera.take(window, "topology-booked")
+    planning.choose(PlannedTime(at(3, 9), timedelta(hours=24)))
+    camera.take(window, "topology-later")
+
+
+def _topology(window: MainWindow) -> TopologyPage:
+    return cast("TopologyPage", window.show_page("topology"))
+
+
+def _runs(window: MainWindow) -> RunsPage:
+    return cast("RunsPage", window.show_page("runs"))
+
+
+def _calendar_page(window: MainWindow) -> BookingsPage:
+    return cast("BookingsPage", window.show_page("bookings"))
+
+
+def _strategies(window: MainWindow, camera: Camera) -> None:
+    """Shows the editor with a design of every strategy, and of a run with all parts of a step."""
+    page = _topology(window)
+    for kind in PRESETS:
+        page.files.begin(design_of(kind))
+        page.view.fit()
+        camera.take(window, f"strategy-{kind.value}")
+    acting = begin_live_run(_wiring(window), "eight", design_of(StrategyKind.DOWNPOUR))
+    runs = _runs(window)
+    feed_run(runs, acting, lambda: settle(FOLLOWED_WITHIN_MS), STEP, SERVED)
+    views = runs.bar.views.set_value
+    for view in ("canvas", "table", "plots"):
+        views(view)
+        runs.run_view.choose(["worker-3"])
+        if view == "plots":
+            runs.run_view.plots.choice.set_value("step")
+        camera.take(window, f"strategy-run-{view}")
+    views("table")
+    runs.run_view.choose(["ps-1"])
+    camera.take(window, "strategy-run-server")
+
+
+def _launch(window: MainWindow, camera: Camera) -> None:
+    """Shows the launch panel over the Topology page."""
+    window.show_page("topology")
+    for name, panel in phases(_wiring(window)):
+        camera.take(window, f"launch-{name}", over=panel)
+
+
+def _wiring(window: MainWindow) -> WindowConnections:
+    wiring = window.findChild(WindowConnections)
+    assert isinstance(wiring, WindowConnections)
+    return wiring
+
+
+@contextmanager
+def _window(state: str, prepare: Callable[[WindowConnections], None] | None = None) -> Iterator[MainWindow]:
+    """Opens a window on sample hosts, none of which is contacted. `prepare` is called before the pages are made."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder:
+        home, fleet_file, file = write_sample(Path(folder), state)
+        window = make_window(home, fleet_file, file)
+        wiring = _wiring(window)
+        window.painted.disconnect()  # The tasks after the first paint would contact hosts.
+        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # pictures only: no host is asked
+        let_hosts_answer(wiring.fleet)
+        if prepare is not None:
+            prepare(wiring)
+        window.make_pages()
+        QCursor.setPos(10_000, 10_000)  # With the pointer over the window, the first button would be drawn as hovered.
+        window.show()
+        settle()
+        try:
+            yield window
+        finally:
+            wiring.document.start_new()  # A new document has no unsaved changes to ask about.
+            window.close()
+            window.deleteLater()
+            QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+def _prepare(page: object, key: str) -> None:
+    """Selects an item on pages that show a selection."""
+    if key == "topology" and hasattr(page, "editor"):
+        page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
+    if key == "runs" and hasattr(page, "show_run"):
+        page.show_run(FAILED_RUN)  # A failed run shows more than a successful one.
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    enough = QTimer()
+    enough.setSingleShot(True)
+    enough.start(LOADED_WITHIN_MS)
+    while not condition():
+        assert enough.isActive(), "the sample data did not load"
+        QApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 50)
+
+
+def settle(for_ms: int = SETTLE_MS) -> None:
+    """Processes events and jobs for some time."""
+    enough = QTimer()
+    enough.setSingleShot(True)
+    enough.start(for_ms)
+    while enough.isActive():
+        QApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents)
