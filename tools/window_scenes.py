@@ -25,9 +25,12 @@ from tools.sample_fleet import FAILED_RUN, FLEETS, let_hosts_answer, write_sampl
 from tools.strategy_designs import SERVED, STEP, design_of
 
 from torchyard_core.booking.planned_time import PlannedTime
+from torchyard_core.fleet.host_key_trust import ShownKey
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.presets import PRESETS
 from torchyard_gui.app import make_window
+from torchyard_gui.bridge import fleet_model
 from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 
@@ -132,8 +135,11 @@ def _bookings(camera: Camera, state: str) -> None:
 
 def _dialogs(camera: Camera, state: str) -> None:
     """Shows the common dialogs, drawers and notices over their pages."""
+    host = next(iter(FLEETS[state]))
     with _window(state) as window:
-        host = next(iter(FLEETS[state]))
+        key = ShownKey(Host(host, address="gpu.example"), "ssh-ed25519", FINGERPRINT, "", "SHA256:" + "Qyg0" * 10 + "jBO")
+        fleet_model.show_key = lambda *_: key
+        _wiring(window).fleet.fleet.dialer = None  # type: ignore[assignment]  # pictures only: no key is requested
         fleet = cast("FleetPage", window.show_page("fleet"))
         for name, show in (
             ("add-host", lambda: fleet.add_host(host)),
@@ -141,6 +147,7 @@ def _dialogs(camera: Camera, state: str) -> None:
             ("remove-hosts", lambda: fleet.remove_hosts(*FLEETS[state])),
         ):
             show()
+            _wait_until(lambda: fleet.dialog is not None)
             settle()
             assert fleet.dialog is not None
             camera.take(window, f"dialog-{state}-{name}", over=fleet.dialog)

@@ -258,9 +258,9 @@ def rack_sentence(rack: RackContent, use: str) -> str:
     """Returns the unabridged header of a rack, for its tool tip."""
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
-        lines.append(translate("Canvas", "Its hardware is not known yet; it is assumed to suffice."))
+        lines.append(translate("Canvas", "Its hardware has not been checked; assuming that it fits."))
     elif not rack.use_known:
-        lines.append(translate("Canvas", "It is not known who uses it now."))
+        lines.append(translate("Canvas", "Current GPU use is unknown."))
     return "\n".join(lines)
 
 

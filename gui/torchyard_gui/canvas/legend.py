@@ -45,13 +45,13 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> 
         labels["both"] = translate("Legend", "trainers")
     found += [(sign, text) for sign, text in labels.items() if sign in does]
     if wiring.ring:
-        found.append(("line", translate("Legend", "all-reduce, in step")))
+        found.append(("line", translate("Legend", "all-reduce, synchronous")))
     elif wiring.neighbours:
-        found.append(("dashes", translate("Legend", "neighbours, each at its own pace")))
+        found.append(("dashes", translate("Legend", "neighbours, asynchronous")))
     elif wiring.trunk and wiring.in_step:
         found.append(("line", translate("Legend", "in step")))
     elif wiring.trunk:
-        found.append(("dashes", translate("Legend", "each at its own pace")))
+        found.append(("dashes", translate("Legend", "asynchronous")))
     if wiring.checkpoints:
         found.append(("thin", translate("Legend", "checkpoints")))
     if has_groups:

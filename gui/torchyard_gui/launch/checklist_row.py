@@ -37,7 +37,7 @@ class ChecklistRow(QWidget):
         self.title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
         self.found = ElidedLabel(role="small", ink="2")
         self.found.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self.more = tool_button("chevron-right", self.tr("Show it host by host"), self.toggle)
+        self.more = tool_button("chevron-right", self.tr("Show each host"), self.toggle)
         self.more.setAutoRaise(True)
         self.more.setFixedSize(22, 22)
         self.bar = MeterBar(0.0, "accent")

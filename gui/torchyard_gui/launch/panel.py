@@ -67,7 +67,7 @@ class LaunchPanel(QDialog):
         self.question = QuestionBlock()
         self.question.answered.connect(self._answered)
         self.again = push_button(self.tr("Try again"), self.try_again)
-        tip = self.tr("Take the launch back: nothing of it is left on the hosts (Esc)")
+        tip = self.tr("Cancel the launch; nothing is left on the hosts (Esc)")
         self.cancel_button = push_button(self.tr("Cancel"), self._cancel_pressed, tip=tip)
         head = vbox(self.heading, self.about, margins=(20, 16, 20, 12), spacing=2)
         foot = hbox(None, self.again, self.cancel_button, margins=(20, 10, 20, 14), spacing=8)
@@ -121,7 +121,7 @@ class LaunchPanel(QDialog):
             self.job.cancel()
             self.question.hide()
             self.cancel_button.setEnabled(False)
-            self.about.setText(self.tr("Taking it back …"))
+            self.about.setText(self.tr("Cancelling …"))
 
     def close_launch(self) -> None:
         """Cancels the launch and hides the panel; called when the window closes."""
@@ -203,7 +203,7 @@ class LaunchPanel(QDialog):
 
     def _answered(self, yes: bool) -> None:
         if self.job is not None and self.is_launching:
-            self.about.setText(self.tr("Going on …") if yes else self.tr("Taking it back …"))
+            self.about.setText(self.tr("Continuing …") if yes else self.tr("Cancelling …"))
             self.job.answer(yes)
 
     def _started(self, run_id: str) -> None:
@@ -226,10 +226,10 @@ class LaunchPanel(QDialog):
             self.hide()
             return
         if may_run:  # The run may have started, so that another attempt could start it twice.
-            self.about.setText(self.tr("Whether it has started is not known."))
+            self.about.setText(self.tr("It is unknown whether the run has started."))
             self.cancel_button.setFocus()
         else:
-            self.about.setText(self.tr("It did not start; nothing of it is left on the hosts."))
+            self.about.setText(self.tr("The run did not start. Nothing is left on the hosts."))
             self.again.show()
             self.again.setFocus()
         red = next(row for row in self._rows.values() if row.row.failed)
@@ -255,14 +255,14 @@ class LaunchPanel(QDialog):
         self._area.ensureWidgetVisible(row)
 
     def _cancelled(self) -> None:
-        self._taken_back(self.tr("The launch was taken back; nothing of it is left on the hosts."))
+        self._taken_back(self.tr("The launch was cancelled. Nothing is left on the hosts."))
 
     def _declined(self, error: TorchyardError) -> None:
         """Shows that the user declined the launch, for example because of a large upload.
 
         This is not shown as a failure.
         """
-        advice = self.tr("It was not launched, and nothing was sent. {advice}")
+        advice = self.tr("Nothing was launched or sent. {advice}")
         text = advice.format(advice=advice_text(error.advice, has_buttons=True))
         self._taken_back(text, error.next)
 
@@ -294,7 +294,7 @@ class LaunchPanel(QDialog):
 
     def _offer_trust(self) -> None:
         host, more = self._untrusted[0], len(self._untrusted) - 1
-        text = self.tr("The key of {host} is not trusted yet. Compare it, then trust it.").format(host=host)
+        text = self.tr("The host key of {host} is not trusted yet. Compare its fingerprint, then trust it.").format(host=host)
         if more:
             text += " " + self.tr("So it is with {count} more hosts.").format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
@@ -302,7 +302,7 @@ class LaunchPanel(QDialog):
 
     def _offer_free(self, conflict: Conflict) -> None:
         """Offers to launch at the time when the GPUs that other users have booked are free."""
-        text = self.tr("Others have booked GPUs that this run would take.")
+        text = self.tr("Other users have booked GPUs that this run needs.")
         if not conflict.nearest:
             self.notice.show_notice("warn", text, closable=False)
             return
@@ -327,7 +327,7 @@ class LaunchPanel(QDialog):
         if not self._planned.at(now).is_later:
             return replicas
         when = self._planned.words(now, local_zone())
-        return self.tr("{replicas} · booked for {when}; starts by itself then").format(replicas=replicas, when=when)
+        return self.tr("{replicas} · booked for {when}; starts automatically").format(replicas=replicas, when=when)
 
     def _show_rows(self) -> None:
         """Creates the missing widgets of rows, in the order of the checklist."""
@@ -343,9 +343,9 @@ class LaunchPanel(QDialog):
 
 def _step_text(panel: LaunchPanel, step: str) -> str:
     return {
-        "reaching": panel.tr("Reaching the hosts …"),
-        "looking": panel.tr("Looking at the hosts …"),
+        "reaching": panel.tr("Connecting to hosts …"),
+        "looking": panel.tr("Checking hosts …"),
         "sending": panel.tr("Sending the code …"),
-        "preparing": panel.tr("Locking GPUs and holding ports …"),
+        "preparing": panel.tr("Locking GPUs and reserving ports …"),
         "starting": panel.tr("Starting …"),
     }[step]

@@ -67,7 +67,7 @@ class RestartFlow(QObject):
             self.job.cancel()
             if self._question is not None:
                 self._question.reject()
-            self._notice.show_notice("info", self.tr("Taking it back …"), closable=False)
+            self._notice.show_notice("info", self.tr("Cancelling …"), closable=False)
 
     def close_launch(self) -> None:
         """Cancels the restart and hides its messages. Called when the window closes."""
@@ -105,5 +105,5 @@ class RestartFlow(QObject):
         self.launch_over.emit(error.code == "start_unknown")
 
     def _cancelled(self) -> None:
-        self._notice.show_notice("info", self.tr("Taken back: nothing is left on the hosts"))
+        self._notice.show_notice("info", self.tr("Cancelled: nothing is left on the hosts"))
         self.launch_over.emit(False)

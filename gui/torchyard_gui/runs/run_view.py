@@ -203,7 +203,7 @@ class RunView(QWidget):
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error
         if picture.state == "failed" and picture.is_over:
-            reason = picture.reason or self.tr("no reason is known")
+            reason = picture.reason or self.tr("unknown cause")
             self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason), is_known)
         elif picture.is_stale and not picture.is_followed:
             steps = error.next if error is not None else ()

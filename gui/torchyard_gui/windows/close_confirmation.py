@@ -52,10 +52,10 @@ class CloseConfirmation(QObject):
 
     def _ask(self) -> None:
         question = ConfirmationDialog(
-            self.tr("{name} is being launched. Close?").format(name=self._launching.run_name),
-            self.tr("The launch is taken back first, then the window closes; nothing of it is left on the hosts then."),
-            self.tr("Take it back and close"),
-            self.tr("Go on launching"),
+            self.tr("Close while {name} is being launched?").format(name=self._launching.run_name),
+            self.tr("The launch is cancelled first, then the window closes. Nothing is left on the hosts."),
+            self.tr("Cancel the launch and close"),
+            self.tr("Keep launching"),
             self._window,
         )
         question.accepted.connect(self._take_back)

@@ -63,9 +63,9 @@ class LoginDialog(QDialog):
 
     def _title(self, question: CredentialPrompt) -> str:
         titles = {
-            CredentialKind.PASSPHRASE: self.tr("{host} needs a key that is locked"),
+            CredentialKind.PASSPHRASE: self.tr("{host} needs a locked private key"),
             CredentialKind.PASSWORD: self.tr("{host} asks for a password"),
-            CredentialKind.ANSWER: self.tr("{host} asks before it lets you in"),
+            CredentialKind.ANSWER: self.tr("{host} asks a question at login"),
         }
         return titles[question.kind].format(host=question.host)
 
@@ -75,9 +75,9 @@ class LoginDialog(QDialog):
         return words.get(question.kind, question.prompt)
 
     def _note(self, question: CredentialPrompt) -> str:
-        kept = self.tr("Kept in memory while the window is open, and written nowhere.")
+        kept = self.tr("Kept in memory until the window is closed, and never stored.")
         if question.kind is CredentialKind.PASSPHRASE:
-            return self.tr("{kept} Leave it empty to go on without this key.").format(kept=kept)
+            return self.tr("{kept} Leave it empty to continue without this key.").format(kept=kept)
         return kept
 
 

@@ -25,7 +25,7 @@ class NavigationRail(QFrame):
         self._group.idClicked.connect(self.chosen)
         self._layout = vbox(None, parent=self, margins=(5, 8, 6, 8), spacing=6)
         self.menu_button = self._button(self.tr("Menu"), "menu", 44)
-        self.menu_button.setToolTip(self.tr("All there is to do (F10)"))
+        self.menu_button.setToolTip(self.tr("All commands (F10)"))
         self.menu_button.clicked.connect(self._ask_for_menu)
         self._layout.addWidget(self.menu_button)
 

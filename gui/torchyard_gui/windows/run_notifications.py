@@ -49,11 +49,11 @@ class RunNotifications(QObject):
     def _text(self, run: KnownRun) -> str:
         name = run.name or run.run_id
         if run.state == "failed":
-            why = run.reason or self.tr("no reason is known")
+            why = run.reason or self.tr("unknown cause")
             return self.tr("{run} failed: {reason}").format(run=name, reason=why)
         words = {
-            "succeeded": self.tr("{run} has succeeded"),
+            "succeeded": self.tr("{run} succeeded"),
             "stopped": self.tr("{run} was stopped"),
-            "restarting": self.tr("{run} starts again"),
+            "restarting": self.tr("{run} is restarting"),
         }
         return words.get(run.state, "").format(run=name)

@@ -35,7 +35,7 @@ class WindowActions(QObject):
         self._window = window
         self._actions: list[QAction] = []
         self.open_example = self._make("file", self.tr("Open the example"), "file", self.example_wanted.emit)
-        self.open_example.setToolTip(self.tr("Open a small training that runs on this computer"))
+        self.open_example.setToolTip(self.tr("Open a small topology that trains on this computer"))
         # Qt defines the standard shortcut for quit only on a few desktops.
         self.quit = self._make("file", self.tr("Quit"), "", window.close, "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
@@ -86,7 +86,7 @@ class WindowActions(QObject):
         return action
 
     def _themes(self) -> None:
-        names = {"system": self.tr("Colours of the system"), "light": self.tr("Light"), "dark": self.tr("Dark")}
+        names = {"system": self.tr("System colours"), "light": self.tr("Light"), "dark": self.tr("Dark")}
         icons = {"system": "", "light": "sun", "dark": "moon"}
         group = QActionGroup(self)
         for mode in MODES:

@@ -141,10 +141,10 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
         person.window.show_page("topology")
         person.window.close()
         assert not closed
-        answer(person, "Take it back and close")
+        answer(person, "Cancel the launch and close")
         person.window.close()  # Closing the window again shows the progress.
         assert person.window.current == "runs"
-        assert runs.run_view.work.text == "Taking it back …"
+        assert runs.run_view.work.text == "Cancelling …"
 
     asked = at_step(runs.restarting.job, "preparing", close)
     person.wait_until(lambda: closed, LAUNCHED_WITHIN_MS)

@@ -75,7 +75,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     def close() -> None:
         person.window.close()  # The close button of the window calls the same method.
         assert not closed
-        answer(person, "Take it back and close")
+        answer(person, "Cancel the launch and close")
 
     asked = at_step(panel.job, step, close)
     person.wait_until(lambda: closed, LAUNCHED_WITHIN_MS)
@@ -102,7 +102,7 @@ def test_a_run_that_was_quicker_than_the_answer_is_taken_back_all_the_same(
     wait_until(lambda: not any(thread.name == "background-act" for thread in threading.enumerate()))
     assert panel.is_launching
     person.window.close()
-    answer(person, "Take it back and close")
+    answer(person, "Cancel the launch and close")
     person.wait_until(lambda: closed, LAUNCHED_WITHIN_MS)
     wait_until(lambda: not left_on(lab3))
     assert person.runs.model.history.records() == []
@@ -118,7 +118,7 @@ def test_a_launch_goes_on_where_the_answer_is_so(
         person.window.close()
         person.window.close()
         # There must be no wait before the answer, because the question disappears with the launch.
-        answer(person, "Go on launching")
+        answer(person, "Keep launching")
         assert question(person) is None
 
     asked = at_step(panel.job, "sending", close_twice)

@@ -104,7 +104,7 @@ def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
             window.launch(read_topology(sleeping(tmp_path / "talk", hosts=["gpu-b"])))
             window.wait_until(lambda: not panel.is_launching)
         assert over == [True]
-        assert panel.about.text() == "Whether it has started is not known."
+        assert panel.about.text() == "It is unknown whether the run has started."
         (said,) = red_lines(panel)
         assert "it may have begun" in said
         assert said.endswith("It is known once gpu-b can be reached.")
