@@ -49,7 +49,7 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> 
     elif wiring.neighbours:
         found.append(("dashes", translate("Legend", "neighbours, asynchronous")))
     elif wiring.trunk and wiring.in_step:
-        found.append(("line", translate("Legend", "in step")))
+        found.append(("line", translate("Legend", "synchronous")))
     elif wiring.trunk:
         found.append(("dashes", translate("Legend", "asynchronous")))
     if wiring.checkpoints:
@@ -59,6 +59,11 @@ def entries_of(kind: StrategyKind, wiring: HostTraffic, *, has_groups: bool) -> 
     return found
 
 
+HEIGHT = 28
+ROW = 20
+"""Distance of two rows."""
+
+
 class Legend(QWidget):
     """Widget that shows the legend."""
 
@@ -66,6 +71,7 @@ class Legend(QWidget):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
         self._entries: tuple[Entry, ...] | None = ()
+        self._limit = 0
         self.hide()
 
     @property
@@ -80,15 +86,38 @@ class Legend(QWidget):
         if chosen == self._entries:
             return
         self._entries = chosen
-        words = sum(paint_cache.width_of(text, "tiny") for text in self.texts)
-        if chosen is None:
-            picture: float = (STEPS + 1) * SHADE_WIDTH + 16
-        else:
-            picture = sum(_room(sign) for sign, _ in chosen) + BETWEEN * max(0, len(chosen) - 1)
-        self.resize(int(2 * PAD + picture + words), 28)
+        self._fit()
         self.setAccessibleName(", ".join(self.texts))
         self.setVisible(chosen is None or bool(chosen))
         self.update()
+
+    def set_limit(self, width: int) -> None:
+        """Sets the greatest width. Entries that do not fit are in further rows, above which the legend grows."""
+        self._limit = width
+        self._fit()
+
+    def _fit(self) -> None:
+        bottom = self.geometry().bottom()
+        if self._entries is None:
+            words = sum(paint_cache.width_of(text, "tiny") for text in self.texts)
+            self.resize(int(2 * PAD + (STEPS + 1) * SHADE_WIDTH + 16 + words), HEIGHT)
+        else:
+            rows = self._rows(self._entries)
+            widest = max((sum(map(_width, row)) + BETWEEN * (len(row) - 1) for row in rows), default=0)
+            self.resize(int(2 * PAD + widest), HEIGHT + ROW * (len(rows) - 1))
+        self.move(self.x(), bottom - self.height() + 1)
+
+    def _rows(self, entries: Sequence[Entry]) -> list[list[Entry]]:
+        """Returns the entries in rows that are no wider than the limit."""
+        rows: list[list[Entry]] = []
+        x = 0.0
+        for entry in entries:
+            x += _width(entry) + BETWEEN
+            if not rows or x - BETWEEN > self._limit - 2 * PAD:
+                rows.append([])
+                x = _width(entry) + BETWEEN
+            rows[-1].append(entry)
+        return rows
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -100,14 +129,15 @@ class Legend(QWidget):
         if self._entries is None:
             self._paint_use(painter)
         else:
-            x = float(PAD)
-            for sign, text in self._entries:
-                self._paint_sign(painter, x, sign)
-                x = self._write(painter, x + _room(sign), text) + BETWEEN
+            for number, row in enumerate(self._rows(self._entries)):
+                x, middle = float(PAD), HEIGHT / 2 + ROW * number
+                for sign, text in row:
+                    self._paint_sign(painter, x, middle, sign)
+                    x = self._write(painter, x + _room(sign), text, middle) + BETWEEN
         painter.end()
 
-    def _paint_sign(self, painter: QPainter, x: float, sign: Sign) -> None:
-        middle, color = self.height() / 2, theme().color("edge")
+    def _paint_sign(self, painter: QPainter, x: float, middle: float, sign: Sign) -> None:
+        color = theme().color("edge")
         if sign in ("trains", "serves", "both"):
             paint_port(painter, (x + 5, middle), sign, color)
         elif sign == "group":
@@ -132,10 +162,15 @@ class Legend(QWidget):
             x += SHADE_WIDTH
         self._write(painter, x + 8, span)
 
-    def _write(self, painter: QPainter, x: float, text: str) -> float:
+    def _write(self, painter: QPainter, x: float, text: str, middle: float = HEIGHT / 2) -> float:
         painter.setPen(theme().color("text2"))
-        painter.drawText(QPointF(x, self.height() / 2 + 4), text)
+        painter.drawText(QPointF(x, middle + 4), text)
         return x + paint_cache.width_of(text, "tiny")
+
+
+def _width(entry: Entry) -> float:
+    """Returns the width of a sign with its text, in pixels."""
+    return _room(entry[0]) + paint_cache.width_of(entry[1], "tiny")
 
 
 def _room(sign: Sign) -> int:

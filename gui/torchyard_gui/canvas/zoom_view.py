@@ -151,7 +151,9 @@ class ZoomView(QGraphicsView):
         self._room = QSizeF(self.viewport().size())
         height = self.height()
         self._bar.move(12, height - self._bar.height() - 12)
-        self._legend.move(self._bar.geometry().right() + 12, height - self._bar.height() // 2 - 26)
+        left = self._bar.geometry().right() + 12
+        self._legend.move(left, height - self._bar.height() // 2 + 2 - self._legend.height())
+        self._legend.set_limit(self.width() - left - 12)
         if self._follows:
             self.fit()
         else:

@@ -46,7 +46,7 @@ class HostDetails(QFrame):
         self.setFixedWidth(theme().metrics.inspector)
         self.setAccessibleName(self.tr("Details of the host"))
         self._mark = StateMark()
-        self.title = label(role="title")
+        self.title = ElidedLabel(role="title")
         self.state = label(role="small", ink="2", wrap=True)
         self.remark = label(role="small", ink="2", wrap=True)
         self.problems = WrappedText()

@@ -267,17 +267,26 @@ def _label(word: str) -> tuple[str, str]:
     return key, value
 
 
+NAMED = 3
+"""Hosts whose names the dialog lists; the others are counted."""
+
+
 class RemoveHostsDialog(ConfirmationDialog):
     """Dialog that asks whether to remove hosts. It is accepted if the user confirms."""
 
     def __init__(self, names: Sequence[str], parent: QWidget | None = None):
         whom = names[0] if len(names) == 1 else _tr("{count} hosts").format(count=len(names))
-        listed = _tr("They are {names}. ").format(names=", ".join(names)) if len(names) > 1 else ""
-        stays = _tr("The agent stays, with the logs and outputs of past runs; to take it away, run this first:")
+        shown = ", ".join(names[:NAMED])
+        if len(names) > NAMED:
+            shown = _tr("{names} and {count} more").format(names=shown, count=len(names) - NAMED)
+        listed = _tr("They are {names}. ").format(names=shown) if len(names) > 1 else ""
+        stays = _tr("The agent stays, with the logs and outputs of past runs; to remove it, run this first:")
         question = _tr("Remove {hosts} from the fleet?").format(hosts=whom)
         super().__init__(question, listed + stays, _tr("Remove"), _tr("Keep"), parent)
-        command = label(f"torchyard undeploy {' '.join(names)}", ink="2", wrap=True)
-        command.setTextInteractionFlags(command.textInteractionFlags().TextSelectableByMouse)
+        command = QLineEdit(f"torchyard undeploy {' '.join(names)}")
+        command.setReadOnly(True)
+        command.setCursorPosition(0)
+        command.setAccessibleName(_tr("Command that removes the agent"))
         self.rows.addWidget(command)
 
 

@@ -134,10 +134,10 @@ def title_of(name: str) -> str:
 def state_word(state: str) -> str:
     """Returns the name of a row's state, which complements the mark."""
     return {
-        "pending": translate("Launch", "not yet"),
-        "running": translate("Launch", "under way"),
-        "passed": translate("Launch", "fine"),
-        "warning": translate("Launch", "fine, with a warning"),
+        "pending": translate("Launch", "pending"),
+        "running": translate("Launch", "in progress"),
+        "passed": translate("Launch", "passed"),
+        "warning": translate("Launch", "passed with a warning"),
         "failed": translate("Launch", "failed"),
     }[state]
 

@@ -29,7 +29,7 @@ from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import advice_text
 from torchyard_gui.widgets.screen_reader import announce
 
-WIDTH, HEIGHT = 520, 500
+WIDTH, HEIGHT = 540, 500
 
 
 class LaunchPanel(QDialog):
@@ -294,9 +294,11 @@ class LaunchPanel(QDialog):
 
     def _offer_trust(self) -> None:
         host, more = self._untrusted[0], len(self._untrusted) - 1
-        text = self.tr("The host key of {host} is not trusted yet. Compare its fingerprint, then trust it.").format(host=host)
+        text = self.tr("The host key of {host} is not trusted yet. Compare its fingerprint, then trust it.")
+        text = text.format(host=host)
         if more:
-            text += " " + self.tr("So it is with {count} more hosts.").format(count=more)
+            one, many = self.tr("1 more host is not trusted either."), self.tr("{count} more hosts are not trusted either.")
+            text += " " + (one if more == 1 else many).format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
         self.notice.buttons[0].setFocus()  # Another attempt fails until the key is trusted.
 

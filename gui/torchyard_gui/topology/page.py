@@ -198,7 +198,7 @@ class TopologyPage(QWidget):
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
             view(self.tr("Check all hosts"), self._hosts.check, "F5", "refresh", checks),
-            view(self.tr("Fields of what is selected"), self.fields.toggle, "Ctrl+I", "edit", fields),
+            view(self.tr("Fields of the selection"), self.fields.toggle, "Ctrl+I", "edit", fields),
         ]
         found = self.tr("Select replicas by letters of their name, pool or host; is:pinned and is:invalid")
         self._view_actions.append(

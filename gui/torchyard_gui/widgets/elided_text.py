@@ -10,6 +10,11 @@ from torchyard_gui.theme.theme import theme
 LEFT, RIGHT = Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight
 
 
+def host_elide_mode(name: str) -> Qt.TextElideMode:
+    """Returns where to elide the name of a host: hosts of one domain differ at the beginning, numbered ones at the end."""
+    return Qt.TextElideMode.ElideRight if "." in name else Qt.TextElideMode.ElideMiddle
+
+
 def draw_elided(
     painter: QPainter,
     rect: QRect | QRectF,

@@ -12,6 +12,9 @@ from torchyard_gui.widgets.screen_reader import announce
 SHOWN_FOR_MS = 4000
 ACTION_SHOWN_FOR_MS = 10_000
 """With a button: time to read and to reach it."""
+WIDEST = 560
+"""Greatest width of the text."""
+PAD = 14
 
 
 class Toast(QFrame):
@@ -24,12 +27,12 @@ class Toast(QFrame):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
         self.setProperty("toast", True)
-        self.label = QLabel(self, textFormat=Qt.TextFormat.PlainText)
+        self.label = QLabel(self, textFormat=Qt.TextFormat.PlainText, wordWrap=True)
         self.button = QPushButton(self, flat=True)
         self.button.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.button.clicked.connect(self._run_action)
         self._action: QAction | None = None
-        hbox(self.label, self.button, parent=self, margins=(14, 8, 14, 8))
+        hbox(self.label, self.button, parent=self, margins=(PAD, 8, PAD, 8))
         self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self.hide)
         self._around = parent
@@ -69,6 +72,9 @@ class Toast(QFrame):
         return False
 
     def _place(self) -> None:
-        self.adjustSize()
         around = self._around.rect()
+        # A text of one line is as wide as it is; a longer one wraps.
+        words = self.label.fontMetrics().horizontalAdvance(self.label.text()) + 2
+        self.label.setFixedWidth(min(words, WIDEST, around.width() - 2 * PAD))
+        self.adjustSize()
         self.move((around.width() - self.width()) // 2, around.height() - self.height() - 48)

@@ -11,6 +11,7 @@ from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QHelpEvent
 from PySide6.QtWidgets import (
     QAbstractButton,
+    QAbstractItemView,
     QAbstractScrollArea,
     QAbstractSpinBox,
     QApplication,
@@ -20,6 +21,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QLayout,
     QLineEdit,
+    QMenu,
     QPlainTextEdit,
     QStackedLayout,
     QTextEdit,
@@ -35,6 +37,8 @@ SLACK = 1.5
 SMALLEST = 4
 """A widget with a text and less width or height shows nothing."""
 ELLIPSIS = "…"
+ROWS = 200
+"""Rows of a list whose texts are read."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,10 @@ def faults_of(window: QWidget) -> list[Fault]:
         found += _blank(widget, texts)
         overlays = _overlays(widget, window)
         for text in texts:
-            fault, is_seen = _cut(widget, window, text)
-            if not is_seen:
+            fault, seen = _cut(widget, window, text)
+            if seen.isEmpty():
                 continue
-            at = widget.mapTo(window, QPoint(0, 0))
-            ink = text.ink.translated(QPointF(at))
+            ink = seen.translated(QPointF(widget.mapTo(window, QPoint())))
             if any(QRectF(overlay).intersects(ink) for overlay in overlays):
                 continue
             if fault:
@@ -111,10 +114,8 @@ def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
     )
 
 
-def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, bool]:
-    """Returns how a text is cut, or "", and whether any of it is within reach of the eye."""
-    if isinstance(widget, QLineEdit) and not isinstance(widget.parentWidget(), QAbstractSpinBox):
-        return "", True  # A field scrolls its text with the cursor.
+def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, QRectF]:
+    """Returns how a text is cut, or "", and the part of its ink that is seen."""
     hard = QRectF(text.clip)  # what is seen
     soft = QRectF(text.clip)  # what is seen or can be scrolled to
     across = along = False
@@ -129,15 +130,17 @@ def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, bool
             break
         step = step.parentWidget()
     ink = text.ink
+    if isinstance(widget, QLineEdit) and not isinstance(widget.parentWidget(), QAbstractSpinBox):
+        return "", hard & ink  # A field scrolls its text with the cursor.
     if ink.right() > soft.right() + SLACK:
-        return f"at the right by {ink.right() - soft.right():.0f} px", True
+        return f"at the right by {ink.right() - soft.right():.0f} px", ink
     if ink.left() < soft.left() - SLACK:
-        return f"at the left by {soft.left() - ink.left():.0f} px", True
+        return f"at the left by {soft.left() - ink.left():.0f} px", ink
     if ink.bottom() > soft.bottom() + SLACK:
-        return f"at the bottom by {ink.bottom() - soft.bottom():.0f} px", True
+        return f"at the bottom by {ink.bottom() - soft.bottom():.0f} px", ink
     if ink.top() < soft.top() - SLACK:
-        return f"at the top by {soft.top() - ink.top():.0f} px", True
-    return "", hard.intersects(ink)
+        return f"at the top by {soft.top() - ink.top():.0f} px", ink
+    return "", hard & ink
 
 
 def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
@@ -147,6 +150,12 @@ def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
 
 def _own_texts(widget: QWidget) -> set[str]:
     """Returns the texts that a widget has by itself, in which an ellipsis belongs to the wording."""
+    if isinstance(widget, QMenu):
+        return {action.text().replace("&", "") for action in widget.actions()}
+    view = widget.parentWidget()
+    if isinstance(view, QAbstractItemView) and view.model() is not None:
+        rows = range(min(view.model().rowCount(), ROWS))
+        return {str(view.model().index(row, 0).data()) for row in rows}
     own = [getattr(widget, name, None) for name in ("text", "placeholderText", "currentText", "title")]
     texts = {str(read()).replace("&", "") for read in own if callable(read)}
     return texts | {line for text in texts for line in text.splitlines()}
@@ -158,18 +167,24 @@ def _is_elided(widget: QWidget, text: str) -> bool:
 
 def _has_tip(widget: QWidget, text: PaintedText) -> bool:
     """Returns whether the pointer over a text shows a tool tip."""
-    QToolTip.hideText()
+    _hide_tip()
     place = text.ink.center().toPoint()
     event = QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place))
-    event.ignore()
     QApplication.sendEvent(widget, event)
-    shown = QToolTip.isVisible() or bool(QToolTip.text())
-    QToolTip.hideText()
+    shown = QToolTip.isVisible()
+    _hide_tip()
     step: QWidget | None = widget
     while step is not None and not shown:
         shown = bool(step.toolTip())
         step = None if step.isWindow() else step.parentWidget()
-    return shown or event.isAccepted()
+    return shown
+
+
+def _hide_tip() -> None:
+    """Hides the tool tip at once; `QToolTip.hideText` waits."""
+    for top in QApplication.topLevelWidgets():
+        if top.inherits("QTipLabel"):
+            top.hide()
 
 
 def _blank(widget: QWidget, texts: list[PaintedText]) -> list[Fault]:
@@ -182,7 +197,7 @@ def _blank(widget: QWidget, texts: list[PaintedText]) -> list[Fault]:
         )
         text = "" if icon_only else widget.text()
     elif isinstance(widget, QComboBox):
-        text = widget.currentText()
+        text = "" if widget.isEditable() else widget.currentText()
     else:
         return []
     is_small = widget.width() < SMALLEST or widget.height() < SMALLEST

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from PySide6.QtWidgets import QApplication, QWidget
@@ -48,7 +49,11 @@ def main() -> int:
     options = parser.parse_args()
     application = QApplication(["torchyard-geometry"])
     inspector = Inspector(options.sizes.split(","))
-    show_scenes(inspector, options.parts.split(","), options.states.split(","))
+    try:
+        show_scenes(inspector, options.parts.split(","), options.states.split(","))
+    except BaseException:
+        traceback.print_exc()
+        inspector.faults["the walk ended early"] = []
     for fault, scenes in inspector.faults.items():
         print(f"{fault} [{', '.join(scenes[:3])}{' …' if len(scenes) > 3 else ''}]")
     print(f"{inspector.count} scenes, {len(inspector.faults)} faults")

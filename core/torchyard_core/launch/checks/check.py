@@ -25,13 +25,13 @@ class CheckSpec:
 
 CHECKLIST = (
     CheckSpec("topology", "Topology", "launch.md#the-checklist"),
-    CheckSpec("host", "Hosts reached, agent there", "launch.md#check-host"),
-    CheckSpec("looking", "Hosts looked at", "launch.md#the-checklist"),
+    CheckSpec("host", "Hosts connected, agent installed", "launch.md#check-host"),
+    CheckSpec("looking", "Hosts checked", "launch.md#the-checklist"),
     CheckSpec("python", "Python", "launch.md#check-python"),
     CheckSpec("torch", "torch", "launch.md#check-torch"),
     CheckSpec("cuda", "CUDA", "launch.md#check-cuda"),
     CheckSpec("driver", "NVIDIA driver", "launch.md#check-driver"),
-    CheckSpec("disk", "Room on disk", "launch.md#check-disk"),
+    CheckSpec("disk", "Disk space", "launch.md#check-disk"),
     CheckSpec("folder", "Working folder", "launch.md#check-folder"),
     CheckSpec("strategy", "Program takes part in the strategy", "launch.md#check-strategy"),
     CheckSpec("booking", "GPUs free, and not booked by others", "launch.md#check-booking"),
@@ -44,7 +44,7 @@ CHECKLIST = (
     CheckSpec("resume", "Where it goes on from", "launch.md#check-resume"),
     CheckSpec("network", "Hosts reach each other", "launch.md#check-network"),
     CheckSpec("sending", "Code sent", "launch.md#sending-code"),
-    CheckSpec("preparing", "GPUs locked, ports held", "launch.md#the-checklist"),
+    CheckSpec("preparing", "GPUs locked, ports reserved", "launch.md#the-checklist"),
     CheckSpec("starting", "Started", "launch.md#the-checklist"),
     CheckSpec("history", "Noted on this computer", "launch.md#the-checklist"),
 )

@@ -14,6 +14,7 @@ from torchyard_gui.bookings.calendar.time_axis import Axis, local_day, zone_mark
 from torchyard_gui.theme.icons import paint_state, pixmap
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
+from torchyard_gui.widgets.elided_text import host_elide_mode
 
 Align = Qt.AlignmentFlag
 LEFT = Align.AlignLeft | Align.AlignVCenter
@@ -133,7 +134,7 @@ def _host(painter: QPainter, picture: DisplayList, row: Row) -> None:
     painter.setFont(look.font("strong"))
     painter.setPen(look.pen("text"))
     room = M.lane_header - 44 - 6
-    name = painter.fontMetrics().elidedText(row.host, Qt.TextElideMode.ElideMiddle, room)
+    name = painter.fontMetrics().elidedText(row.host, host_elide_mode(row.host), room)
     painter.drawText(QRectF(44, row.top, room, row.height), LEFT, name)
     left = 44 + painter.fontMetrics().horizontalAdvance(name) + 8
     painter.setFont(look.font("tiny"))
