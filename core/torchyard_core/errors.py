@@ -141,6 +141,10 @@ class AgentRefused(TorchyardError):
         self.host = host
 
 
+PYTHON_PROBLEMS = ("python_missing", "python_too_old", "python_broken", "no_torch")
+"""Codes of an agent's problems with the interpreter for programs."""
+
+
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
     """The advice for an agent's error or problem: its text, and the steps that belong to its code."""
     elsewhere = SetHostField(host, "agent_dir")
@@ -149,6 +153,7 @@ def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
         "no_run": (ListRuns(),),
         "disk_nearly_full": (ListRuns(), elsewhere),
         "disk_full": (elsewhere,),
+        **dict.fromkeys(PYTHON_PROBLEMS, (SetHostField(host, "python"),)),
     }
     return (hint, *steps.get(code, ()))
 
