@@ -105,10 +105,11 @@ class KeyChanged(HostError):
 
     state = "key changed"
 
-    def __init__(self, host: str, message: str, *, fingerprint: str, hint: Advice = ""):
+    def __init__(self, host: str, message: str, *, fingerprint: str, on_record: str = "", hint: Advice = ""):
         warning = "The host was reinstalled, or the connection is intercepted: trust the key if its owner confirms it."
         super().__init__(host, message, hint=hint or (warning, TrustKey(host)))
         self.fingerprint = fingerprint
+        self.on_record = on_record
 
 
 class LoginRefused(HostError):

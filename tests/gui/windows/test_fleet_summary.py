@@ -43,13 +43,13 @@ def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
 
 
 def test_before_anyone_asked_nothing_is_claimed(fleet_of: MakeFleet) -> None:
-    assert fleet_texts(fleet_of("gpu-a gpu-b")) == [("unknown", "Hosts not asked yet")]
+    assert fleet_texts(fleet_of("gpu-a gpu-b")) == [("unknown", "Hosts not checked yet")]
 
 
 def test_while_hosts_are_asked_it_says_which(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a gpu-b")
     put(fleet, "gpu-a", doing=HostActivity("checking"))
-    assert fleet_texts(fleet) == [("checking", "Asking gpu-a, gpu-b …")]
+    assert fleet_texts(fleet) == [("checking", "Checking gpu-a, gpu-b …")]
 
 
 def test_all_answer(fleet_of: MakeFleet) -> None:
