@@ -22,6 +22,7 @@ from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 
 from benchmarks.harness import Promise, ratio, record, show
+from torchyard_agent.keeper.processes.rank_supervisor import SPARES_READY
 
 ROUNDS = 6
 FIRST, RESTART = "first start", "restart"
@@ -97,7 +98,7 @@ def train(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
     run = team.launch(topology)
     last_first_step(team, 0)
     logs = [run.folder(host.name) / "keeper.log" for host in team.lab.hosts]
-    wait_until(lambda: all("a spare interpreter waits for each rank" in log.read_text() for log in logs), within_s=120)
+    wait_until(lambda: all(SPARES_READY in log.read_text() for log in logs), within_s=120)
     failed, gone_s = until_gone(team)
     found[GONE].append(gone_s)
     found[RESTART].append(last_first_step(team, 1) - failed)

@@ -1,4 +1,4 @@
-"""The panel with the details of the selected host, and actions on it."""
+"""Panel with the details of the selected host and the actions that apply to it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class HostDetails(QFrame):
         self.show_hosts([])
 
     def show_hosts(self, statuses: Sequence[HostStatus]) -> None:
-        """Shows one host in full, or the number of several."""
+        """Shows the details of a single host, or the number of hosts if there are several."""
         one = statuses[0] if len(statuses) == 1 else None
         self._rest.setVisible(one is not None)
         self._mark.setVisible(one is not None)
@@ -107,7 +107,7 @@ class HostDetails(QFrame):
                 field.setText(shown_keys[number][1])
                 field.setAccessibleName(shown_keys[number][0])
         steps = [step for problem in status.problems for step in problem.next]
-        # The buttons above do the others.
+        # The action buttons above already offer these steps.
         self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
@@ -234,7 +234,7 @@ def _states_text(statuses: Sequence[HostStatus]) -> str:
 
 
 class _Heading(QWidget):
-    """A row with a section heading."""
+    """Divider with the heading of a section below it."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -242,7 +242,7 @@ class _Heading(QWidget):
 
 
 class _Table(QWidget):
-    """Names and values below a heading; hidden if empty."""
+    """Table of names and values below a heading. It is hidden while it is empty."""
 
     def __init__(self, heading: str):
         super().__init__()
@@ -258,7 +258,7 @@ class _Table(QWidget):
         self.hide()
 
     def show_pairs(self, pairs: Pairs) -> None:
-        """Updates only the texts if possible, because this is called every second."""
+        """Shows names and values. Rows are reused, because this method is called every second."""
         if pairs == self._pairs:
             return
         self._pairs = pairs

@@ -47,7 +47,7 @@ class AddHostDialog(HostForm):
         return host_of(self.typed(), local=self.local.isChecked(), taken=taken)
 
     def _suggest(self) -> None:
-        """Shows the defaults of empty fields."""
+        """Shows the default values of empty fields."""
         name = self.fields["name"].text().strip()
         self.fields["address"].setPlaceholderText(name or _tr("its name"))
         known = name in self._known.stringList()
@@ -57,7 +57,10 @@ class AddHostDialog(HostForm):
             row.set_note(found or _tr("An address, or a Host of ~/.ssh/config"))
 
     def _complete_names(self) -> None:
-        """Completes names from ~/.ssh/config, which is read on a thread because it may be on a slow file system."""
+        """Offers names from ~/.ssh/config for completion.
+
+        The file is read on a thread, because it may be on a slow file system.
+        """
         self._known = QStringListModel(self)
         completer = QCompleter(self._known, self, caseSensitivity=Qt.CaseSensitivity.CaseInsensitive)
         completer.setFilterMode(Qt.MatchFlag.MatchContains)

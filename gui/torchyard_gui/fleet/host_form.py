@@ -76,7 +76,7 @@ class HostForm(QDialog):
         return {**texts, "transport": str(self.transport.currentData() or "")}
 
     def edited(self, key: str) -> None:
-        """Validates a field once it was edited."""
+        """Validates the fields after the user has edited one of them."""
         self._touched.add(key)
         self.notice.clear()
         self.show_problems(self.problems())
@@ -92,7 +92,7 @@ class HostForm(QDialog):
             field.selectAll()
 
     def accept(self) -> None:
-        """Applies the fields; stays open on an error."""
+        """Applies the fields. The dialog stays open if that fails."""
         self._touched = set(self.rows)
         wrong = self.problems()
         self.show_problems(wrong)
@@ -112,7 +112,7 @@ class HostForm(QDialog):
         self.fit()
 
     def fit(self) -> None:
-        """Resizes to the fields, as far as the screen allows."""
+        """Adjusts the size of the dialog to its fields, limited by the size of the screen."""
         self._body_rows.activate()
         room = self.screen().availableSize().height() - ROOM_AROUND
         self._scroll.setMinimumHeight(min(self._body.sizeHint().height(), max(240, room)))
@@ -195,11 +195,14 @@ class HostForm(QDialog):
         title.setContentsMargins(20, 0, 20, 0)
         foot = hbox(buttons, margins=(20, 0, 20, 0))
         vbox(title, self.notice, (self._scroll, 1), foot, parent=self, margins=(0, 18, 0, 16), spacing=12)
-        self.agree_button.setDefault(True)  # only inside its dialog: earlier, Qt would reset it
+        # Qt would reset the default button if it were set before the button belongs to the dialog.
+        self.agree_button.setDefault(True)
 
 
 def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ()) -> tuple[Host | None, dict[str, str]]:
-    """Returns (host, {}) or (None, problems by field). Empty fields are omitted from the fleet file.
+    """Returns (host, {}) if the fields are valid, else (None, problems by field).
+
+    Empty fields are omitted, so that the fleet file does not contain their defaults.
 
     Args:
         taken: Names of other hosts of the fleet.
@@ -235,7 +238,7 @@ def texts_of(host: Host) -> dict[str, str]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parses a field; raises ValueError with a message."""
+    """Parses the text of a field. Raises ValueError with a sentence for the user."""
     if key == "port":
         return int(text) if text.isdecimal() else text
     if key == "bandwidth_gbps":

@@ -1,4 +1,4 @@
-"""Shows a host's key, and records it when the user confirms it."""
+"""Dialog that shows the key of a host and records the key once the user confirms it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
 class HostKeyDialog(QDialog):
-    """Asks the host in the background; may be closed at any time."""
+    """Dialog that requests the key in the background. The user may close it at any time."""
 
     trusted = Signal(str)
     """The host whose key was recorded."""
@@ -49,7 +49,7 @@ class HostKeyDialog(QDialog):
         head = self.heading, self.progress, self.notice
         key = self.shown, self.on_record, self.advice, self.command
         vbox(*head, *key, 6, buttons, parent=self, margins=(20, 18, 20, 16), spacing=10)
-        self.cancel_button.setDefault(True)  # Enter alone must never trust a key
+        self.cancel_button.setDefault(True)  # Enter must not trust a key by accident.
         self.cancel_button.setFocus()
         self._ask()
 

@@ -8,7 +8,9 @@ from PySide6.QtCore import QPoint, Qt
 
 
 class Gesture(ABC):
-    """In progress from its creation until `finish` or `cancel`, exactly one of which is called.
+    """A mouse gesture in progress.
+
+    It lasts from its creation until `finish` or `cancel`; exactly one of them is called.
 
     Positions are in viewport pixels.
     """
@@ -23,4 +25,4 @@ class Gesture(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Restores the state before the gesture."""
+        """Cancels the gesture and restores the state before it."""

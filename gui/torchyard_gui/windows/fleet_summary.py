@@ -33,7 +33,7 @@ def fleet_texts(fleet: FleetModel) -> list[StatusText]:
 
 
 def gpu_text(fleet: FleetModel) -> str:
-    """Returns the known number of GPUs, or "" without hosts."""
+    """Returns the number of known GPUs as text, or "" if the fleet is empty."""
     hosts = fleet.facts()
     if not hosts:
         return ""

@@ -16,6 +16,7 @@ from torchyard_core.booking.launch_availability import (
     hosts_limited_to,
     hosts_with_gpus,
     hosts_without_booked,
+    hosts_without_closed,
     keeps_until,
     own_bookings,
     proposed_length,
@@ -115,6 +116,17 @@ def test_a_run_in_ones_own_booking_gets_exactly_its_gpus() -> None:
     assert holds_slots(own, ("GPU-b1", "big-cpu:cpu"))
     assert not holds_slots(own, ("GPU-b0", "GPU-b1"))
     assert not planned(TWO_HOSTS, hosts_limited_to(HOSTS, own.gpus, {})).can_start
+
+
+def test_excluded_gpus_are_reported_with_the_reason() -> None:
+    outside = hosts_limited_to(HOSTS, ["GPU-c0"], {})
+    assert "(4 outside the booking)" in planned(ONE, outside).problems[0].message
+    pinned = planned(ONE + "pins: {worker-0: gpu-a:0}\n", outside).problems[0].message
+    assert "pinned to gpu-a:0, which is outside the booking" in pinned
+    closed = hosts_without_closed(HOSTS, {"GPU-a0", "GPU-a1", "GPU-b0", "GPU-b1"})
+    assert "(4 closed by the team's rules)" in planned(ONE, closed).problems[0].message
+    used = tuple(replace(host, gpu_users={gpu.uuid: "kim" for gpu in host.gpus}) for host in closed)
+    assert "(4 used by kim)" in planned(ONE, used).problems[0].message
 
 
 def test_a_run_without_gpus_stays_on_the_hosts_whose_cpus_are_booked() -> None:

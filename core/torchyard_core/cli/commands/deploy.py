@@ -18,9 +18,9 @@ NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: a
 
 
 def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
-    """Install the agent on hosts, or update it. Runs continue; a newer agent stays.
+    """Install the agent on hosts, or update it. Runs continue, and a newer agent is kept.
 
-    `run` and `hosts check` do this where the agent is missing or old.
+    `run` and `hosts check` also install a missing agent and update an old one.
 
     Example: torchyard deploy gpu-a gpu-b
     """
@@ -58,9 +58,9 @@ def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = N
 def undeploy(
     context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Remove the agent from hosts with all its data, logs and outputs of past runs included.
+    """Remove the agent from hosts with all its data, including logs and outputs of past runs.
 
-    Refused on a host with a live run.
+    A host with a live run is refused.
 
     Example: torchyard undeploy gpu-a
     """
