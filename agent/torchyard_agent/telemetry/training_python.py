@@ -118,7 +118,7 @@ def find(configured: str | None) -> TrainingPython:
 
 def search(named: str | None) -> list[dict[str, Any]]:
     """The interpreters of this host, those with torch first: [{`path`, `version`, `torch`, `torch_cuda`, `numpy`,
-    `problem` (a sentence)}], each null if unknown.
+    `problem` (a sentence; a missing torch is none)}], each null if unknown.
 
     Runs each, for SEARCH_S in all; may take PROBE_S longer. `named`: the one in the fleet file, which is among them.
     """
@@ -128,11 +128,16 @@ def search(named: str | None) -> list[dict[str, Any]]:
         if time.monotonic() > deadline:
             break
         found.append(find(path))
-    found.sort(key=lambda python: (python.version is None, python.torch is None, python.torch_cuda is None))
-    return [
-        {**python._asdict(), "problem": python.problem["message"] if python.problem is not None else None}
-        for python in found
-    ]
+    problems = [_other_problem(python) for python in found]
+    answer = [{**python._asdict(), "problem": problem} for python, problem in zip(found, problems)]
+    answer.sort(key=lambda one: (one["problem"] is not None, one["torch"] is None, one["torch_cuda"] is None))
+    return answer
+
+
+def _other_problem(python: TrainingPython) -> str | None:
+    """Why an interpreter is unusable, apart from a missing torch."""
+    problem = python.problem
+    return None if problem is None or problem["code"] == "no_torch" else problem["message"]
 
 
 def candidates(named: str | None) -> list[str]:

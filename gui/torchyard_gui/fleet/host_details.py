@@ -25,8 +25,8 @@ from torchyard_gui.fleet.labels import (
     place,
     problem_sentence,
     since,
+    state_count_text,
     state_mark,
-    state_name,
     state_word,
     tint,
     used_of,
@@ -230,7 +230,7 @@ class ActionButton(QPushButton):
 def _states_text(statuses: Sequence[HostStatus]) -> str:
     """Returns the number of hosts in each state."""
     by_state = count_hosts(statuses).by_state
-    return ", ".join(f"{len(hosts)} {state_name(state)}" for state, hosts in by_state.items())
+    return ", ".join(state_count_text(state, len(hosts)) for state, hosts in by_state.items())
 
 
 class _Heading(QWidget):

@@ -114,9 +114,13 @@ class HostForm(QDialog):
     def fit(self) -> None:
         """Adjusts the size of the dialog to its fields, limited by the size of the screen."""
         self._body_rows.activate()
-        room = self.screen().availableSize().height() - ROOM_AROUND
-        self._scroll.setMinimumHeight(min(self._body.sizeHint().height(), max(240, room)))
+        screen = self.screen().availableGeometry()
+        around = ROOM_AROUND + (self.notice.sizeHint().height() if not self.notice.isHidden() else 0)
+        self._scroll.setMinimumHeight(min(self._body.sizeHint().height(), max(240, screen.height() - around)))
         self.adjustSize()
+        frame = self.frameGeometry()
+        if self.isVisible() and frame.bottom() > screen.bottom():
+            self.move(frame.left(), max(screen.top(), screen.bottom() - frame.height()))
 
     # -- helpers
 

@@ -80,8 +80,8 @@ class HostKeysDialog(QDialog):
 
     def _count(self) -> None:
         count = len(self._checked())
-        text = self.tr("Trust 1 key") if count == 1 else self.tr("Trust {count} keys").format(count=count)
-        self.trust_button.setText(text)
+        several = self.tr("Trust {count} keys").format(count=count) if count else self.tr("Trust keys")
+        self.trust_button.setText(self.tr("Trust 1 key") if count == 1 else several)
         self.trust_button.setEnabled(bool(count))
 
     def _trust(self) -> None:

@@ -108,7 +108,7 @@ class InterpreterPicker(QWidget):
 
 def interpreter_text(found: Found) -> str:
     """Returns the versions of an interpreter, such as `Python 3.12.1 · torch 2.6.0 · CUDA 12.4`, or its problem."""
-    if found["version"] is None:
+    if found["problem"]:
         return str(found["problem"])
     python = f"Python {found['version']}"
     if not found["torch"]:
