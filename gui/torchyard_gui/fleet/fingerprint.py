@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QFontMetrics, QResizeEvent, QTextOption
+from PySide6.QtGui import QResizeEvent, QTextLayout, QTextOption
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QSizePolicy, QWidget
 
 from torchyard_gui.theme.theme import theme
+
+LEAST_WIDTH = 60
 
 
 class Fingerprint(QPlainTextEdit):
@@ -41,7 +43,7 @@ class Fingerprint(QPlainTextEdit):
         return QSize(200, fingerprint_height(self.text(), self.width()))
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(60, self.sizeHint().height())
+        return QSize(LEAST_WIDTH, self.sizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -54,6 +56,18 @@ class Fingerprint(QPlainTextEdit):
 
 def fingerprint_height(text: str, width: int) -> int:
     """Returns the height of a fingerprint that is wrapped at `width`."""
-    metrics = QFontMetrics(theme().font("mono"))
-    across = max(8, math.floor(width / max(1, metrics.horizontalAdvance("0"))))
-    return math.ceil(len(text) / across) * metrics.lineSpacing() + 2 if text else 0
+    layout = QTextLayout(text, theme().font("mono"))
+    layout.setTextOption(_wrapping())
+    layout.beginLayout()
+    height = 0.0
+    while text and (line := layout.createLine()).isValid():
+        line.setLineWidth(max(LEAST_WIDTH, width))
+        height += line.height()
+    layout.endLayout()
+    return math.ceil(height) + 2 if text else 0
+
+
+def _wrapping() -> QTextOption:
+    options = QTextOption()
+    options.setWrapMode(QTextOption.WrapMode.WrapAnywhere)
+    return options

@@ -16,6 +16,7 @@ from torchyard_core.fleet.host_check import READY
 from torchyard_gui.bridge.host_states import HostState, count_hosts
 from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
 from torchyard_gui.canvas.racks.content import short_model
+from torchyard_gui.theme.marks import trouble_token
 from torchyard_gui.widgets.next_steps import as_sentence
 
 translate = QCoreApplication.translate
@@ -39,7 +40,7 @@ def state_name(state: HostState) -> str:
     names = {
         HostState.READY: translate("Fleet", "ready"),
         HostState.DEGRADED: translate("Fleet", "degraded"),
-        HostState.NO_AGENT: translate("Fleet", "no agent yet"),
+        HostState.NO_AGENT: translate("Fleet", "no agent"),
         HostState.AGENT_FAILED: translate("Fleet", "agent failed"),
         HostState.NO_PYTHON: translate("Fleet", "no Python"),
         HostState.KEY_UNKNOWN: translate("Fleet", "key unknown"),
@@ -56,7 +57,7 @@ def state_count_text(state: HostState, count: int) -> str:
     texts = {
         HostState.READY: translate("Fleet", "{count} ready"),
         HostState.DEGRADED: translate("Fleet", "{count} degraded"),
-        HostState.NO_AGENT: translate("Fleet", "{count} without agent yet"),
+        HostState.NO_AGENT: translate("Fleet", "{count} without agent"),
         HostState.AGENT_FAILED: translate("Fleet", "{count} with a failed agent"),
         HostState.NO_PYTHON: translate("Fleet", "{count} without Python"),
         HostState.KEY_UNKNOWN: translate("Fleet", "{count} with an unknown key"),
@@ -75,7 +76,7 @@ def state_mark(status: HostStatus) -> str:
 
 def tint(status: HostStatus) -> str:
     """Returns the state's token: "fail", "wait", or "" without a problem."""
-    return {"warning": "wait", "failed": "fail"}.get(status.condition.mark, "")
+    return trouble_token(status.condition.mark)
 
 
 def since(status: HostStatus) -> str:

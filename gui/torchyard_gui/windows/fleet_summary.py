@@ -55,7 +55,7 @@ def _state_text(state: HostState, hosts: Sequence[HostStatus]) -> StatusText:
         return state.mark, state_count_text(state, len(hosts))
     host = hosts[0]
     if state is HostState.NO_AGENT:
-        return state.mark, _tr("{host} has no agent yet").format(host=host.name)
+        return state.mark, _tr("{host} has no agent").format(host=host.name)
     if state is HostState.UNKNOWN:
         if host.since is None:
             return state.mark, _tr("{host} not checked").format(host=host.name)
