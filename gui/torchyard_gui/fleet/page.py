@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, Signal
-from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, QUrl, Signal
+from PySide6.QtGui import QAction, QDesktopServices, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QFrame, QMenu, QPushButton, QStackedLayout, QWidget
 
 from torchyard_core.app.undeploy_hosts import Removed
@@ -248,13 +248,14 @@ class FleetPage(QWidget):
         self.state_filter.changed.connect(self._filter)
         self.details.focus_lost.connect(self.list.setFocus)
         self.model.undeployed.connect(self._undeployed)
+        self.rows.modelReset.connect(self._show_body)
         self.list.chosen_changed.connect(self._show_chosen)
         self.list.chosen_changed.connect(self._load_acts)
         self.list.action_pressed.connect(self.perform_action)
         self.list.activated.connect(self._activated)
         self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.list.customContextMenuRequested.connect(self._open_menu)
-        self.notice.action_triggered.connect(lambda number: self._read_again())
+        self.notice.action_triggered.connect(lambda number: self._open_file() if number else self._read_again())
         self.model.hosts_changed.connect(self._hosts_changed)
         self.model.host_changed.connect(self._host_changed)
         self.model.use_changed.connect(self._use_changed)
@@ -352,7 +353,7 @@ class FleetPage(QWidget):
             text = self.tr("The fleet file has problems. {problems}").format(problems=error_text(problem))
             if self.model.hosts:
                 text += " " + self.tr("The hosts below are those of its last good text.")
-            self.notice.show_notice("fail", text, self.tr("Read again"), closable=False)
+            self.notice.show_notice("fail", text, self.tr("Read again"), self.tr("Open the file"), closable=False)
         else:
             self.notice.clear()
         self._show_body()
@@ -371,6 +372,12 @@ class FleetPage(QWidget):
         self._summarize_soon.start()
         if self.list.chosen == [name]:
             self._show_chosen()
+
+    def _open_file(self) -> None:
+        """Opens the fleet file in the editor of the desktop."""
+        if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(self.model.fleet_file))):
+            text = self.tr("No editor could be opened. The file is {path}.")
+            self.toast.say(text.format(path=self.model.fleet_file), urgent=True)
 
     def _read_again(self) -> None:
         self.model.refresh()
