@@ -38,6 +38,10 @@ BODY = 79
 LINE = 19
 BUTTON_ROOM = 116
 STRIP_LINES = 3
+METER_TEXT = 104
+"""Width of the text beside a meter, so that meters align."""
+LEAST_METER = 12
+"""A narrower meter is left out."""
 TEXT_LEFT = PAD - 6 + 24
 """Left of the text in the strip with a problem."""
 KEY_NAME = 72
@@ -224,13 +228,17 @@ def _line(rect: QRect, number: int) -> QRect:
 def _meter(painter: QPainter, rect: QRect, name: str, value: float | None, text: str) -> None:
     look = theme()
     draw_elided(painter, rect, name, "small", "text3")
-    bar = QRectF(rect.x() + 54, rect.center().y() - 1, max(24, rect.width() - 54 - 104), 4)
+    taken = QFontMetrics(look.font("small")).horizontalAdvance(text)
+    bar = QRectF(rect.x() + 54, rect.center().y() - 1, rect.width() - 54 - max(METER_TEXT, taken + 8), 4)
+    if bar.width() < LEAST_METER:
+        bar.setWidth(rect.width() - 54 - taken - 8)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(look.brush("track"))
-    painter.drawRoundedRect(bar, 2, 2)
-    if value:
-        painter.setBrush(look.brush("meter"))
-        painter.drawRoundedRect(QRectF(bar.x(), bar.y(), max(4.0, bar.width() * min(1.0, value)), 4), 2, 2)
+    if bar.width() >= LEAST_METER:
+        painter.drawRoundedRect(bar, 2, 2)
+        if value:
+            painter.setBrush(look.brush("meter"))
+            painter.drawRoundedRect(QRectF(bar.x(), bar.y(), max(4.0, bar.width() * min(1.0, value)), 4), 2, 2)
     painter.setFont(look.font("small"))
     painter.setPen(look.pen("text2"))
     painter.drawText(rect, int(_RIGHT), text)

@@ -131,7 +131,7 @@ def sentence(status: HostStatus) -> str:
     if status.state == UNKNOWN:
         if status.since is None:
             return translate("Fleet", "Not checked yet.")
-        return translate("Fleet", "Last checked {time}.").format(time=short_time(status.since))
+        return translate("Fleet", "Not checked since the window was opened.")
     return ""
 
 

@@ -59,7 +59,9 @@ def _state_text(state: HostState, hosts: Sequence[HostStatus]) -> StatusText:
     if state is HostState.UNKNOWN:
         if host.since is None:
             return state.mark, _tr("{host} not checked").format(host=host.name)
-        return state.mark, _tr("{host} unknown since {time}").format(host=host.name, time=short_time(host.since))
+        is_unchecked = host.lost is None and host.check is None
+        text = _tr("{host} last checked {time}") if is_unchecked else _tr("{host} unknown since {time}")
+        return state.mark, text.format(host=host.name, time=short_time(host.since))
     return state.mark, f"{host.name}: {state_word(host)}"
 
 

@@ -119,7 +119,7 @@ def test_a_healthy_host_has_no_sentence_and_no_way_out() -> None:
 
 def test_a_host_that_nobody_looked_at_says_so() -> None:
     assert sentence(fresh()) == "Not checked yet."
-    assert sentence(replace(fresh(), since=NOW)) == f"Last checked {short_time(NOW)}."
+    assert since(replace(fresh(), since=NOW)) == f"last checked {short_time(NOW)}"
     assert since(fresh()) == "never checked"
     found = suggested_action(fresh())
     assert found is not None

@@ -65,8 +65,10 @@ def test_the_one_that_is_silent_is_named_with_since_when(fleet_of: MakeFleet) ->
     fleet = fleet_of("gpu-a gpu-b")
     put(fleet, "gpu-a", state="ready")
     now = datetime.now(UTC)
-    put(fleet, "gpu-b", since=now)
     here = now.astimezone().strftime("%H:%M")
+    put(fleet, "gpu-b", since=now)
+    assert fleet_texts(fleet)[1:] == [("unknown", f"gpu-b last checked {here}")]
+    put(fleet, "gpu-b", lost=TorchyardError("the connection was lost.", code="lost"))
     assert fleet_texts(fleet) == [("ok", "1 of 2 hosts answer"), ("unknown", f"gpu-b unknown since {here}")]
 
 
