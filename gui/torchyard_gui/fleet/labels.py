@@ -27,7 +27,7 @@ class SuggestedAction:
     """The suggested action for a host, and the text of the button for it."""
 
     action: str
-    """`check`, `deploy`, `trust`, `edit` or `cancel`."""
+    """`check`, `deploy`, `trust` or `cancel`."""
     text: str
 
 

@@ -128,6 +128,8 @@ class FleetPage(QWidget):
         """Edits these hosts, else the selected ones, with the focus in a field."""
         found = [status.host for name in hosts or self.list.chosen if (status := self.model.status(name)) is not None]
         if not found:
+            if hosts:
+                self.toast.say(self.tr("{host} is not in the fleet").format(host=hosts[0]), urgent=True)
             return
         if hosts:
             self.list.choose(hosts[0])
@@ -199,8 +201,6 @@ class FleetPage(QWidget):
             self.trust(status.blocking_host)
         elif action == "deploy":
             self.model.deploy([name])
-        elif action == "edit":
-            self.edit_hosts(name)
         elif action == "cancel":
             self.model.cancel([name])
         else:
