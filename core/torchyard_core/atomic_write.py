@@ -31,8 +31,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
     """Replaces a file's content in one step; a symbolic link is followed. Raises OSError.
 
     An existing file keeps its mode; a new file gets `mode`, reduced by the umask. Concurrent readers see either the old
-    or
-    the new text. Temporary files of writers that were killed are removed.
+    or the new text. Temporary files of writers that were killed are removed.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)

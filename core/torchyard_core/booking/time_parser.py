@@ -15,7 +15,7 @@ from torchyard_core.formatting import wall_clock
 from torchyard_core.problems import did_you_mean
 
 END_OF_TIME = 3000
-"""Year; all bookings end before it."""
+"""The year before which all bookings end."""
 _PART = r"(\d+(?:\.\d+)?)\s*(weeks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|m)"
 _LENGTH = re.compile(rf"\+?\s*{_PART}(?:\s*{_PART})*")
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes"}
@@ -26,7 +26,7 @@ _CLOCK = re.compile(
     r"(?:\s*(?P<suffix>am|pm))?"
 )
 _LONGEST = 60
-"""Length limit of a time in characters."""
+"""Maximum length of a time in characters."""
 _TIME_HINT = (
     "Write 2026-11-23 09:00, tomorrow 9, fri 17:00, next monday 9:00, 25.11. 14:00, Nov 25 9pm, 18:30, 내일 9시, +4h, "
     "or 2026-11-23T09:00:00Z."
@@ -64,8 +64,7 @@ def to_utc(local: datetime, zone: str) -> datetime:
     """Converts a local time of the zone to UTC.
 
     As in RFC 5545, 3.3.5, a time that is skipped when clocks go forward is moved forward by the same hour (02:30
-    becomes
-    03:30), and a time that occurs twice means its first occurrence.
+    becomes 03:30), and a time that occurs twice means its first occurrence.
     """
     return local.replace(tzinfo=zone_of(zone), fold=0).astimezone(UTC)
 
@@ -135,8 +134,7 @@ def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime
     """Parses the end of an interval that begins at `start`. Raises Refused.
 
     A length (`+4h`, `4h`) is added to the start. A time of day means its first occurrence after the start. Other texts
-    are
-    parsed by `moment`.
+    are parsed by `moment`.
     """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     if _LENGTH.fullmatch(words):
@@ -212,7 +210,7 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
 
 
 RECENT = timedelta(days=90)
-"""A date without a year that passed less than this ago is not next year's."""
+"""A date without a year that passed less than this ago does not mean that of the next year."""
 _WEEKDAY = (
     r"(?:mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?"
     r"|[월화수목금토일]요일)"
@@ -241,8 +239,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
     """Parses a date in lower-case words. Raises ValueError.
 
     A weekday is the first one whose `clock` (None: midnight) is after `now`. `next` before a weekday excludes today,
-    and
-    `다음 주` means the week after (from Monday). A date without a year is the next one, unless it passed recently.
+    and `다음 주` means the week after (from Monday). A date without a year is the next one, unless it passed recently.
 
     Args:
         text: The date.

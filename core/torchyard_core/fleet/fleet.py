@@ -25,13 +25,14 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Reading facts starts the interpreter for programs, possibly over NFS."""
+"""Timeout of reading facts, which starts the interpreter for programs, possibly over NFS."""
 AT_ONCE = 256
-"""Hosts that are asked concurrently, so that silent hosts do not delay others. The dialer limits logins per sshd."""
+"""Number of concurrent requests, so that hosts that do not answer do not delay others. The dialer limits logins per
+sshd."""
 USE_HOLDS_S = 30.0
 """Time for which a sample of GPU use is valid: long enough for a launch to plan with it."""
 CLOSE_WITHIN_S = 5.0
-"""Time for open links to close."""
+"""Time in seconds for open links to close."""
 
 Answer = TypeVar("Answer")
 
@@ -59,8 +60,8 @@ class Fleet:
             known_hosts: Torchyard's own file of trusted host keys.
             facts_file: The cache of host facts.
             questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if
-                facts cannot be written.
+            on_remark: Called, on any thread, with a message: once for each agent whose version differs, and if facts
+                cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
@@ -217,8 +218,7 @@ class Fleet:
         """Calls `ask` for each host concurrently. Returns the result or the HostError of each host.
 
         `arrived` is called with each result on the caller's thread. Ctrl-C ends the wait at once, as the calls run on
-        daemon
-        threads.
+        daemon threads.
         """
         slots = threading.BoundedSemaphore(AT_ONCE)
 

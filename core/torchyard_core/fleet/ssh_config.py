@@ -22,8 +22,7 @@ def config_text(path: Path) -> str:
     """Returns the text of `path` with includes resolved. An unreadable file is empty, as in ssh(1).
 
     An include inside a `Host` or `Match` block applies only where that block applies. Lines after an `Include` belong
-    to
-    the block that contains it, regardless of blocks in the included file.
+    to the block that contains it, regardless of blocks in the included file.
     """
     return "\n".join(_lines(path, (), 0))
 

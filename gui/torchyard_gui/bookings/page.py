@@ -40,7 +40,7 @@ TICK_MS = 20_000
 
 
 class BookingsPage(QWidget):
-    """The page. It keeps the calendar up to date while it is visible."""
+    """The Bookings page. It keeps the calendar up to date while it is visible."""
 
     status_changed = Signal()
     run_wanted = Signal(str)

@@ -22,7 +22,7 @@ translate = QCoreApplication.translate
 
 
 class TopBar(QFrame):
-    """The bar. Emits `filter_changed` with the new filter."""
+    """Bar above the calendar. Emits `filter_changed` with the new filter."""
 
     filter_changed = Signal(object)
 

@@ -203,7 +203,7 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        # The interval is rounded to hours, so that it stays equal, and its records of use valid, for an hour.
+        # The interval is rounded to hours, so that it, and with it the records of use, stays the same for an hour.
         hour = now.replace(minute=0, second=0)
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()

@@ -40,7 +40,7 @@ TOTALS_EVERY_S = 0.9
 
 
 class RunState:
-    """One run as it is known to this window."""
+    """State of one run, as far as the window knows it."""
 
     def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
         self.run_id = run_id
@@ -98,7 +98,7 @@ class RunState:
 
     @property
     def restarts(self) -> int:
-        """How often the gangs of the run were restarted."""
+        """The number of restarts of the run's gangs."""
         return max(self._restarts, max((track.restarts for track in self.tracks.values()), default=0))
 
     # The following methods update the state.

@@ -38,7 +38,7 @@ SUMMARIZE_AFTER_MS = 50
 
 
 class FleetPage(QWidget):
-    """The page. The model watches the hosts while the page is visible."""
+    """The Fleet page. The model watches the hosts while the page is visible."""
 
     status_changed = Signal()
     trusted = Signal(str)

@@ -34,7 +34,7 @@ REFRESH_EVERY_MS = 30_000
 
 
 class RunsPage(QWidget):
-    """The page. Each time it is shown, it requests the runs of all hosts."""
+    """The Runs page. Each time it is shown, it requests the runs of all hosts."""
 
     edit_copy = Signal(str)
     """The text of a run's topology."""

@@ -16,7 +16,7 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 
 
 class RunBar(QFrame):
-    """The bar. Its buttons trigger the actions of the page."""
+    """Bar above a run. Its buttons trigger the actions of the page."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ REPORTED = (*OF_TRAINERS, "bytes_s")
 
 
 class SidePanel(QWidget):
-    """The panel. Its small plots show totals of the run, or the values of a single selected replica."""
+    """Panel whose small plots show totals of the run, or the values of a single selected replica."""
 
     opened = Signal(str)
     """A replica whose log to show."""

@@ -45,7 +45,7 @@ YAML_WIDTH = 420
 
 
 class TopologyPage(QWidget):
-    """The page. The window places `bar`, the top bar, above the page."""
+    """The Topology page. The window places `bar`, the top bar, above the page."""
 
     launch_requested = Signal(object)
     """A TopologyFile to launch."""

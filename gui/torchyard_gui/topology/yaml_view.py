@@ -173,7 +173,7 @@ class YamlPane(QWidget):
 
     @cached_property
     def view(self) -> YamlView:
-        """The text view. Most windows never need it."""
+        """The text view. It is created on first use, because most windows never need it."""
         made = YamlView()
         vbox(made, parent=self, margins=FLUSH)
         made.show()

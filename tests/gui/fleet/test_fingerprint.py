@@ -53,7 +53,8 @@ def unclipped(text: str, color: QColor, ground: QColor) -> set[tuple[int, int]]:
 
 
 def check_unclipped(field: Fingerprint, text: str) -> None:
-    """Compares the rows of pixels of each line, descenders included, with an unclipped rendering."""
+    """Compares the rows of pixels of each line, descenders included, with an unclipped rendering.
+    Fails until the layout is complete."""
     field.clearFocus()  # hides the caret
     image = field.window().grab().toImage()
     rect = QRect(field.mapTo(field.window(), QPoint(0, 0)), field.size())
@@ -94,7 +95,7 @@ def test_a_fingerprint_is_drawn_whole_at_any_width(width: int, qtbot: QtBot) -> 
     with qtbot.waitExposed(around):
         around.show()
     assert field.fontMetrics().horizontalAdvance("i") == field.fontMetrics().horizontalAdvance("W")
-    check_unclipped(field, KEY)
+    qtbot.waitUntil(lambda: check_unclipped(field, KEY), timeout=WITHIN_MS)
 
 
 def test_the_dialog_of_a_changed_key_shows_both_fingerprints_whole(
@@ -108,8 +109,8 @@ def test_the_dialog_of_a_changed_key_shows_both_fingerprints_whole(
     qtbot.waitUntil(dialog.on_record.isVisible, timeout=WITHIN_MS)
     with qtbot.waitExposed(dialog):
         pass
-    check_unclipped(dialog.shown.fingerprint, KEY)
-    check_unclipped(dialog.on_record.fingerprint, OTHER)
+    qtbot.waitUntil(lambda: check_unclipped(dialog.shown.fingerprint, KEY), timeout=WITHIN_MS)
+    qtbot.waitUntil(lambda: check_unclipped(dialog.on_record.fingerprint, OTHER), timeout=WITHIN_MS)
 
 
 def test_a_card_shows_them_whole_and_they_can_be_selected(model: FleetModel, show: Show, qtbot: QtBot) -> None:
@@ -123,8 +124,8 @@ def test_a_card_shows_them_whole_and_they_can_be_selected(model: FleetModel, sho
     card = page.list.card_rect(page.rows.index_of("gpu-b"))
     assert card.contains(shown.geometry())
     assert card.contains(on_record.geometry())
-    check_unclipped(shown, KEY)
-    check_unclipped(on_record, OTHER)
+    qtbot.waitUntil(lambda: check_unclipped(shown, KEY), timeout=WITHIN_MS)
+    qtbot.waitUntil(lambda: check_unclipped(on_record, OTHER), timeout=WITHIN_MS)
     qtbot.mouseDClick(shown.viewport(), Qt.MouseButton.LeftButton, pos=QPoint(90, 8))
     shown.selectAll()
     shown.copy()

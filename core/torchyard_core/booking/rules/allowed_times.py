@@ -1,7 +1,7 @@
 """Application of the rules to a search, so that every place found can be booked.
 
-Times at which GPUs are closed to the person count as busy, and no booking begins at a time at which it would exceed
-the quota.
+Times at which GPUs are closed to the person count as busy, and no booking begins at a time at which it would exceed the
+quota.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torchyard_core.booking.search.slot_search import HORIZON, Busy, Fit, Wish, 
 from torchyard_core.booking.zone_weeks import by_week, day_of
 
 LONGEST_SEARCH = timedelta(days=366)
-"""How far ahead is searched if no rule limits it."""
+"""Range of a search if no rule limits it."""
 JUST_NOW = timedelta(seconds=10)
-"""An earliest start this long ago means now, as a request takes a moment."""
+"""An earliest start up to this long ago means now, since a request takes a moment."""
 SECOND = timedelta(seconds=1)
 EXACT_S = 1e-3
 """Tolerance of a quota in seconds, for hours that are counted as fractions."""
@@ -33,8 +33,7 @@ class Allowance:
     """The values for a quota check.
 
     `hours` are the person's GPU-hours by start of the week, and `zone` is the zone of times in refusals. Weeks and days
-    are
-    those of the zone in the rules.
+    are those of the zone in the rules.
     """
 
     hours: Mapping[datetime, float]

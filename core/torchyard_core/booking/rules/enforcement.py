@@ -18,8 +18,7 @@ class Enforcement:
     """The enforcement level of the hosts that match a pattern. The first entry that matches a host applies.
 
     Levels are `off`; `observe` (violations are recorded in the host's audit log); `warn` (the owner of the process
-    receives
-    a warning); `stop` (after a warning, the process is ended `grace_s` later).
+    receives a warning); `stop` (after a warning, the process is ended `grace_s` later).
     """
 
     host: str = "*"
@@ -27,7 +26,7 @@ class Enforcement:
     level: str = "observe"
     grace_s: float = 300
     dry_run: bool = True
-    """Only note the action in the audit."""
+    """Whether an action is only recorded in the audit log."""
 
 
 @dataclass(frozen=True)

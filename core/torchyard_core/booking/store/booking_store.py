@@ -99,7 +99,7 @@ def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: 
         own_time: Whether `clock` is used with a team's database, too.
 
     Raises:
-        BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied.
+        BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied: The database cannot be used.
     """
     address = parsed(url)
     engine = make_engine(address)

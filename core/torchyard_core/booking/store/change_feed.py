@@ -2,6 +2,7 @@
 
 PostgreSQL: LISTEN runs on the connection that queries use, because a server has few connections and each window needs
 one. Notifications before LISTEN are lost, so a new connection counts as a change of everything.
+
 SQLite: a counter that commits of other connections increase is polled once a second.
 """
 
@@ -134,7 +135,7 @@ class Watch:
 
 
 MOST_BOOKINGS = 2000
-"""After more changes, reading all that is shown is faster than following them."""
+"""Number of changes above which reading all displayed bookings is faster than reading the changed ones."""
 _MOST_ENTRIES = 20_000
 
 

@@ -309,8 +309,7 @@ class BookingQueries:
         """Returns a hash of the content of `snapshot()`. Equal revisions mean equal bookings, rules and logins.
 
         The revision has to be read before the snapshot, which is then at least as new. The revision changes each hour,
-        so that
-        the end of the period in an agent's copy is updated.
+        so that the end of the period in an agent's copy is updated.
         """
         with self._session.transaction() as connection:
             last, rules = position(connection), self.load_rules(connection)

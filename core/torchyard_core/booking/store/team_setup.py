@@ -67,7 +67,7 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> 
         admins: The names of admins to add.
 
     Raises:
-        BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew.
+        BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew: The database cannot be used.
         Refused: A name is invalid.
     """
     address = parsed(url)

@@ -74,8 +74,7 @@ class UsageRecords:
         """Records that booked GPUs were idle without a live run on them.
 
         Members report only on their own bookings; evidence about other bookings is ignored. Evidence of a reporter is
-        never
-        replaced by older evidence of the same reporter.
+        never replaced by older evidence of the same reporter.
         """
         rows = {
             one.booking_id: one.__dict__
@@ -97,8 +96,7 @@ class UsageRecords:
         """Releases running bookings that were idle for long enough: the user's own, or those of all users for an admin.
 
         Each booking is checked again under its lock, in the transaction that releases it, because a run may have begun
-        in the
-        meantime.
+        in the meantime.
         """
         now = self._queries.now()
         rules, evidence = self._queries.rules(), self.idle_evidence()

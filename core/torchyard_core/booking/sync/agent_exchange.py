@@ -25,12 +25,12 @@ HostReports = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The result of one exchange."""
+    """The result of one exchange with the agents."""
 
     hosts: tuple[str, ...]
     """Connected hosts that took part."""
     problems: Mapping[str, TorchyardError]
-    """Why a host did not take the calendar, by host."""
+    """The errors of hosts that did not accept the calendar, by host."""
     released: tuple[Booking, ...]
     """Bookings that were released because their GPUs were idle."""
     served: tuple[Booking, ...]
@@ -85,8 +85,7 @@ def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, .
     """Returns the reported use of GPUs. The person is that of the run's record, else that of the login.
 
     Persons who share a login are joined as "one of: kim, lee". An unknown login is used as the person's name, followed
-    by
-    its host if a person has that name.
+    by its host if a person has that name.
     """
     uses = []
     for host, answer in reports.items():

@@ -126,8 +126,7 @@ def set_up(
     """Set up the team's calendar in a PostgreSQL database, add members, or upgrade the schema.
 
     The role in URL needs the right to create roles and a schema. Prints the line for each member's settings.yaml, and
-    the
-    passwords of new roles, which are not stored and cannot be printed again.
+    the passwords of new roles, which are not stored and cannot be printed again.
 
     Example: torchyard bookings setup-team postgresql+psycopg://postgres@db/gpus --admin ada --member kim --member lee
     """
@@ -137,10 +136,15 @@ def set_up(
     made = setup_team(url, member or [], admin or [])
     if as_json:
         members = [
-            {"name": one.name, "is_admin": one.is_admin, "bookings_url": one.url, "password": one.password,
-             "keyring": one.keyring_name}
+            {
+                "name": one.name,
+                "is_admin": one.is_admin,
+                "bookings_url": one.url,
+                "password": one.password,
+                "keyring": one.keyring_name,
+            }
             for one in made.members
-        ]  # fmt: skip
+        ]
         print_json({"place": made.place, "members": members})
         return
     say(f"{made.place} holds the team's calendar.")

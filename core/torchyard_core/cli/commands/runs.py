@@ -213,8 +213,7 @@ def restart(
     changed since. Secrets are taken from this computer.
 
     For a run that was launched from another computer, the command, hosts and secrets are shown for confirmation, and
-    only
-    secrets named with --secret are sent.
+    only secrets named with --secret are sent.
 
     Exit code 0: the new run succeeded. 1: it failed, was stopped or could not start, or the old run has not ended.
 

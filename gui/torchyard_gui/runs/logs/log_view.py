@@ -183,7 +183,7 @@ class LogView(QAbstractScrollArea):
         event.accept()
 
     def copy(self) -> None:
-        """Copies those of the selected lines that are loaded."""
+        """Copies the selected lines to the clipboard. Lines that are not loaded are left out."""
         if self._selected is None:
             return
         low, high = sorted(self._selected)

@@ -1,4 +1,4 @@
-"""New, open and save, including unsaved changes, read-only files and changes of the file by other programs."""
+"""Actions that create, open and save files, with unsaved changes, read-only files and changes by other programs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """PostgreSQL: the team's rules apply to all SQL of members, and a released place goes to the first in the waitlist.
 
 The functions correspond to `torchyard_core.booking.rules`; tests compare both with generated cases. A refusal is a
-check
-violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may change the
-rules, are exempt. Quotas require the latest committed rows, so isolation levels other than READ COMMITTED are refused.
+check violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may change
+the rules, are exempt. Quotas require the latest committed rows, so isolation levels other than READ COMMITTED are
+refused.
 """
 
 from __future__ import annotations
