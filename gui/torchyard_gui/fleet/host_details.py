@@ -168,7 +168,7 @@ class HostDetails(QFrame):
         """Returns the entries of the fleet file except the address."""
         host = status.host
         wanted = [
-            (self.tr("Key file"), host.identity_file),
+            (self.tr("Private key"), host.identity_file),
             (self.tr("Jump host"), host.proxy_jump),
             (self.tr("Transport"), "openssh" if host.transport is Transport.OPENSSH else None),
             (self.tr("Data address"), host.data_address),
@@ -176,7 +176,7 @@ class HostDetails(QFrame):
             (self.tr("Python"), host.python),
             (self.tr("Agent's Python"), host.agent_python),
             (self.tr("Agent's folder"), host.agent_dir),
-            (self.tr("Ports"), host.ports),
+            (self.tr("Open ports"), host.ports),
             (self.tr("Link"), f"{host.bandwidth_gbps:g} Gbit/s" if host.bandwidth_gbps else None),
             (self.tr("Labels"), ", ".join(f"{key}={value}" for key, value in host.labels.items())),
         ]

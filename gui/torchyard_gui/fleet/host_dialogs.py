@@ -49,10 +49,10 @@ class AddHostDialog(HostForm):
     def _suggest(self) -> None:
         """Shows the default values of empty fields."""
         name = self.fields["name"].text().strip()
-        self.fields["address"].setPlaceholderText(name or _tr("its name"))
+        self.fields["address"].setPlaceholderText(name or _tr("the name"))
         known = name in self._known.stringList()
         row = self.rows["address"]
-        found = _tr("Your ~/.ssh/config says how to reach {host}.").format(host=name) if known else ""
+        found = _tr("{host} is configured in your ~/.ssh/config.").format(host=name) if known else ""
         if not row.field.property("invalid"):
             row.set_note(found or _tr("An address, or a Host of ~/.ssh/config"))
 
@@ -174,7 +174,7 @@ class UndeployDialog(ConfirmationDialog):
 
     def __init__(self, names: Sequence[str], parent: QWidget | None = None):
         question = _tr("Remove the agent from {hosts}?").format(hosts=_hosts_text(names))
-        lost = _tr("The logs and outputs of past runs there are deleted. A host with a live run refuses.")
+        lost = _tr("The logs and outputs of past runs there are deleted. Hosts with a live run stay as they are.")
         super().__init__(question, _listed(names) + lost, _tr("Undeploy"), _tr("Keep"), parent)
 
 

@@ -352,7 +352,7 @@ class FleetPage(QWidget):
         if problem is not None:
             text = self.tr("The fleet file has problems. {problems}").format(problems=error_text(problem))
             if self.model.hosts:
-                text += " " + self.tr("The hosts below are those of its last good text.")
+                text += " " + self.tr("The hosts below are from its last valid version.")
             self.notice.show_notice("fail", text, self.tr("Read again"), self.tr("Open the file"), closable=False)
         else:
             self.notice.clear()

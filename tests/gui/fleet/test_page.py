@@ -149,7 +149,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     assert dialog.isVisible()
     write(qtbot, dialog, name="alpha", port="2200")
     assert dialog.rows["port"].note.text() == ""
-    assert "~/.ssh/config says how" in dialog.rows["address"].note.text()
+    assert "is configured in your ~/.ssh/config" in dialog.rows["address"].note.text()
     three.check = lambda names=None: None  # type: ignore[method-assign]  # no host is contacted
     dialog.fields["name"].completer().popup().hide()
     qtbot.keyClick(dialog.fields["port"], Qt.Key.Key_Return)
