@@ -136,7 +136,8 @@ class FleetPage(QWidget):
         dialog = EditHostsDialog(self.model, found, self)
         dialog.changed.connect(self._edited)
         self._open(dialog)
-        dialog.focus_field(field or ("name" if len(found) == 1 else "port"))
+        first = "port" if len(found) > 1 else "python" if found[0].local else "address"
+        dialog.focus_field(field or first)
 
     def undo_edit(self) -> None:
         """Takes the last edit back."""
