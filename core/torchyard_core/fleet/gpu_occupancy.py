@@ -1,4 +1,4 @@
-"""Users of GPUs at present, from a sample of a host's telemetry."""
+"""Users of GPUs at present, from a sample of a host's telemetry: the one definition of a GPU in use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
 """A sample takes milliseconds, but a host that swaps answers slowly."""
+SAMPLE_VALID_S = 5.0
+"""After this time a sample says nothing about the present: the use of its GPUs is unknown."""
 
 
 def user_of(process: dict[str, Any]) -> str:
@@ -26,8 +28,13 @@ def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFa
     """The host's facts with the use of its GPUs from a telemetry sample. With None the use is unknown."""
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
-    users = {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if _workers(gpu)}
+    users = gpus_in_use(sample)
     return replace(facts, busy_gpus=frozenset(users), gpu_users=users, use_known=True)
+
+
+def gpus_in_use(sample: Mapping[str, Any]) -> dict[str, str]:
+    """The logins on each GPU in use, by UUID; "" if unknown. A display server alone does not use a GPU."""
+    return {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if _workers(gpu)}
 
 
 def _workers(gpu: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ class BookingCommands(QObject):
         zone = self.model.seen.zone
         self.model.act(
             lambda store: store.wait(wish, title.strip() or self.title, zone),
-            lambda _: self.succeeded.emit(self.tr("You are on the waitlist: freed GPUs are booked for you, in order.")),
+            lambda _: self.succeeded.emit(self.tr("You are on the waitlist.")),
             self.failed.emit,
             self,
         )

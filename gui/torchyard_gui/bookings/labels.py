@@ -68,6 +68,11 @@ def time_span(start: datetime, end: datetime, zone: str, now: datetime) -> str:
     return f"{day_word(first, zone, now)} {begins} – {day_word(last, zone, now)} {finishes}"
 
 
+def moment_text(moment: datetime, zone: str, now: datetime) -> str:
+    """Returns `Today 18:00` or `Thu 26 Nov 12:00`."""
+    return f"{day_word(local_day(moment, zone), zone, now)} {clock(moment, zone)}"
+
+
 def day_word(day: date, zone: str, now: datetime) -> str:
     """Returns Today, Tomorrow, or a date such as `Thu 26 Nov`."""
     today = local_day(now, zone)

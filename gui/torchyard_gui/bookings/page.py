@@ -249,13 +249,20 @@ class BookingsPage(QWidget):
         self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
 
+    def use_changed(self) -> None:
+        """Shows the current use of GPUs, and repeats an open search, which offers no GPU in use."""
+        if self.isVisible():
+            self.refresh()
+            self.drawers.update_results(searching=self.dialog is None)
+
     def refresh(self) -> None:
         """Redraws the calendar from the last loaded state."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: mark_of(status.state) for status in hosts}
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
-        picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
+        used = self.model.unbooked_use
+        picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used)
         away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
         self._known = LoadedCalendar(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
@@ -283,7 +290,7 @@ class BookingsPage(QWidget):
     def show_free(self) -> None:
         seen = self.model.seen
         free, count = free_now(seen.slots, seen.bookings, self.model.in_use, self.model.now)
-        self.bar.show_free(free, count, is_known=seen.is_live)
+        self.bar.show_free(free, count, self.model.unwatched_slots, is_known=seen.is_live)
 
     def enable(self) -> None:
         booking, last = self.selected_booking, self.commands.last
@@ -305,8 +312,8 @@ class BookingsPage(QWidget):
         found = find_loaded_refusal(self._known, draft, of)
         return labels.error_text(found) if found is not None else ""
 
-    def point_at(self, fit: Fit, number: int) -> None:
-        """Scrolls to a fit."""
+    def show_fit(self, fit: Fit, number: int) -> None:
+        """Marks the selected slot in the calendar, and scrolls to it."""
         if not self.surface.axis.since <= fit.start < self.surface.axis.until:
             self.day = local_day(fit.start, self.model.seen.zone)
             self.show_days()
@@ -409,7 +416,7 @@ class BookingsPage(QWidget):
         self.commands.undo_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
         self.model.settled.connect(self.notifications.show_settled)
-        self.model.fleet.use_changed.connect(lambda name: self.show_free())
+        self.model.use_changed.connect(self.use_changed)
 
     def _connect_actions(self) -> None:
         acts, views = self.acts, self.bar.views
@@ -457,6 +464,7 @@ class BookingsPage(QWidget):
         surface.fold_wanted.connect(self.fold)
         surface.step_wanted.connect(self.go)
         surface.fit_wanted.connect(self.book_fit)
+        surface.fit_pressed.connect(self.drawers.choose_fit)
         surface.context_requested.connect(self.open_menu)
         agenda.chosen.connect(self.select)
         agenda.activated_.connect(self.activate)
@@ -472,4 +480,4 @@ class BookingsPage(QWidget):
         waitlist.join_wanted.connect(self.find_slot)
         drawers.changed.connect(self.place)
         drawers.left.connect(self.focus_body)
-        drawers.fit_pointed.connect(self.point_at)
+        drawers.fit_chosen.connect(self.show_fit)

@@ -8,7 +8,7 @@ from PySide6.QtCore import QCoreApplication, QSize, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
-from torchyard_core.booking.model import Booking
+from torchyard_core.booking.model import Booking, Slot
 from torchyard_gui.bookings.calendar.lanes import gpu_models
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bookings.menu_actions import BookingActions
@@ -69,14 +69,21 @@ class TopBar(QFrame):
         self.search_field.show()
         self.search_field.setFocus()
 
-    def show_free(self, free: int, all_: int, *, is_known: bool) -> None:
-        """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable."""
+    def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
+        """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable.
+
+        `unknown`: the GPUs whose use is unknown; the free ones among them count as free.
+        """
         if not all_:
             self.free.setText("")
             return
         text = self.tr("Free now: {free} of {all} GPUs").format(free=free if is_known else "?", all=all_)
         self.free.setText(text)
-        self.free.setToolTip(self.tr("Neither booked nor in use. GPUs without a booking may be used at any time."))
+        tip = self.tr("Neither booked nor in use.")
+        if hosts := sorted({slot.host for slot in unknown}):
+            names = ", ".join(hosts[:5]) + (" …" if len(hosts) > 5 else "")
+            tip += "\n" + self.tr("Not connected, so that use is unknown: {hosts}").format(hosts=names)
+        self.free.setToolTip(tip)
 
     def offer(self, seen: CalendarState) -> None:
         """Fills the filter menu."""

@@ -7,7 +7,7 @@ GUI thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,7 @@ from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.booking.waitlist import Waiting
 from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.gpu_occupancy import gpus_in_use
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import Job, Jobs
@@ -40,7 +41,7 @@ RETRY_MS = 4000
 UNWATCHED_MS = 60_000
 """Interval of reloads for reminders while no calendar is visible; changes are not pushed then."""
 IN_USE_FOR = timedelta(minutes=3)
-"""A record of use that ended no longer ago counts as current."""
+"""A record of use that ended no longer ago counts as current on hosts without telemetry."""
 SETTLE_EVERY = timedelta(minutes=1)
 """Interval at which idle bookings are released and the waitlist is served."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
@@ -72,6 +73,14 @@ class CalendarState:
 
 
 @dataclass(frozen=True)
+class UseNow:
+    """The current use of one GPU: its users, "" if unknown, and since when it is known to be in use."""
+
+    users: str
+    since: datetime
+
+
+@dataclass(frozen=True)
 class _Loaded:
     """Result of one reload; `settled` is as for the signal."""
 
@@ -89,6 +98,8 @@ class BookingsModel(QObject):
     """`seen` was replaced."""
     settled = Signal(int, int)
     """Numbers of bookings released as idle, and made from the waitlist, by this desktop."""
+    use_changed = Signal()
+    """`in_use` or `unwatched_slots` changed."""
 
     def __init__(
         self,
@@ -124,6 +135,12 @@ class BookingsModel(QObject):
         self._all_anew = True
         """Whether the next reload reads records of use again."""
         self._settled_at: datetime | None = None
+        self._use: dict[str, UseNow] = {}
+        """By slot: use according to telemetry."""
+        self._recent: tuple[Sequence[Use], list[Use]] = (), []
+        """Records of use, and those of them that may be current."""
+        self._watched: frozenset[str] = frozenset()
+        """IDs of the GPUs of hosts with telemetry."""
         self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
         self._soon.timeout.connect(self._reload)
         self._uses_due = QTimer(self, singleShot=True, interval=USES_EVERY_MS)
@@ -134,6 +151,8 @@ class BookingsModel(QObject):
         self._unwatched.timeout.connect(self.reload)
         fleet.host_changed.connect(self._fleet_changed)
         fleet.hosts_changed.connect(self._fleet_changed)
+        for signal in (fleet.use_changed, fleet.host_changed, fleet.hosts_changed):
+            signal.connect(self._take_use)
 
     # -- state
 
@@ -142,15 +161,54 @@ class BookingsModel(QObject):
         return self.clock().replace(microsecond=0)
 
     @property
-    def in_use(self) -> frozenset[str]:
-        """IDs of the slots in use now, by telemetry and by the agents' records."""
+    def in_use(self) -> Mapping[str, UseNow]:
+        """The slots in use now.
+
+        Telemetry decides, which is at most `SAMPLE_VALID_S` old. The agents' records in the calendar count only for
+        hosts without telemetry, such as those of a team that this desktop has no login for.
+        """
         now = self.now
-        found = {use.gpu for use in self.seen.uses if use.start <= now <= use.end + IN_USE_FOR}
+        if self._recent[0] is not self.seen.uses:
+            self._recent = self.seen.uses, [use for use in self.seen.uses if now <= use.end + IN_USE_FOR]
+        recorded = {
+            use.gpu: UseNow(use.person, use.start)
+            for use in self._recent[1]
+            if use.start <= now <= use.end + IN_USE_FOR and use.gpu not in self._watched
+        }
+        return {**recorded, **self._use}
+
+    @property
+    def unbooked_use(self) -> Mapping[str, UseNow]:
+        """The slots in use now without a booking."""
+        now = self.now
+        booked = {gpu for one in self.seen.bookings if one.is_running(now) for gpu in one.gpus}
+        return {gpu: use for gpu, use in self.in_use.items() if gpu not in booked}
+
+    @property
+    def unwatched_slots(self) -> tuple[Slot, ...]:
+        """The GPUs whose use is unknown, because their hosts send no telemetry and no record is recent."""
+        in_use = self.in_use
+        return tuple(
+            slot
+            for slot in self.seen.slots
+            if not slot.is_cpu and slot.id not in self._watched and slot.id not in in_use
+        )
+
+    def _take_use(self, name: str = "") -> None:
+        """Takes the use of GPUs from the hosts' samples."""
+        now = self.now
+        use: dict[str, UseNow] = {}
+        watched: set[str] = set()
         for status in self.fleet.hosts:
-            if status.sample is not None:
-                by_index = {gpu.index: gpu.uuid for gpu in status.facts.gpus}
-                found |= {by_index[gpu.index] for gpu in status.gpus if gpu.users and gpu.index in by_index}
-        return frozenset(found)
+            if status.sample is None:
+                continue
+            watched.update(str(gpu["uuid"]) for gpu in status.sample["gpus"])
+            for gpu, users in gpus_in_use(status.sample).items():
+                before = self._use.get(gpu)
+                use[gpu] = UseNow(users, before.since if before is not None else now)
+        if (use, watched) != (self._use, self._watched):
+            self._use, self._watched = use, frozenset(watched)
+            self.use_changed.emit()
 
     def booking(self, booking_id: str) -> Booking | None:
         return next((one for one in self.seen.bookings if one.id == booking_id), None)

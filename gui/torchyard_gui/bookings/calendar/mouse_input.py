@@ -1,4 +1,4 @@
-"""Mouse input of the calendar: a press begins a gesture, folds a host, books a fit, or selects."""
+"""Mouse input of the calendar: a press begins a gesture, folds a host, or selects a booking or a fit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MouseInput:
         fit = fit_at(target.fits, target.picture, target.axis, target.in_lanes(position))
         if fit is not None:
             self._selects = None
-            target.fit_wanted.emit(fit)
+            target.fit_pressed.emit(fit)
             return
         self.pressed = target.block_at(position)
         if self.pressed is not None:
