@@ -29,18 +29,19 @@ def day_name(day: date, pattern: str) -> str:
     return QLocale().toString(QDate(day.year, day.month, day.day), pattern)
 
 
-def days_title(span: Span, days: tuple[date, ...]) -> str:
-    """Returns the shown days as a title, such as `23 – 29 November 2026`."""
+def days_title(span: Span, days: tuple[date, ...], *, is_short: bool = False) -> str:
+    """Returns the shown days as a title, such as `23 – 29 November 2026`, or in short `23 – 29 Nov 2026`."""
     first, last = days[0], days[-1]
     if span == "day":
-        return day_name(first, "dddd d MMMM yyyy")
+        return day_name(first, "ddd d MMM yyyy" if is_short else "dddd d MMMM yyyy")
     if span == "month":
-        return day_name(first, "MMMM yyyy")
+        return day_name(first, "MMM yyyy" if is_short else "MMMM yyyy")
     if first.year != last.year:
-        return f"{day_name(first, 'd MMM yyyy')} – {day_name(last, 'd MMM yyyy')}"
+        year = "" if is_short else " yyyy"
+        return f"{day_name(first, f'd MMM{year}')} – {day_name(last, f'd MMM{year}')}"
     if first.month != last.month:
-        return f"{day_name(first, 'd MMM')} – {day_name(last, 'd MMM yyyy')}"
-    return f"{first.day} – {day_name(last, 'd MMMM yyyy')}"
+        return f"{day_name(first, 'd MMM')} – {day_name(last, 'd MMM' if is_short else 'd MMM yyyy')}"
+    return f"{first.day} – {day_name(last, 'd MMM yyyy' if is_short else 'd MMMM yyyy')}"
 
 
 def clock(moment: datetime, zone: str) -> str:

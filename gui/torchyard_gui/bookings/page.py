@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
-from PySide6.QtCore import QPoint, QTimer, Signal
-from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QWidget
 
 from torchyard_core.booking.model import Booking, Draft
@@ -179,7 +179,11 @@ class BookingsPage(QWidget):
         self.dialogs.import_bookings(path)
 
     def go(self, by: int) -> None:
+        """Shows the next or previous days. Where they contain today, that is the chosen day."""
+        today = local_day(self.model.now, self.model.seen.zone)
         self.day = stepped(self.span, self.day, by)
+        if today in days_of(self.span, self.day) and self.span != "agenda":
+            self.day = today
         self.show_days()
 
     def go_today(self) -> None:
@@ -187,9 +191,11 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Shows a day, week or month, or the agenda of the shown days."""
-        if span != "agenda":
-            self.span = cast("Span", span)
+        """Shows a day, week or month, or the agenda, around the marked or chosen day."""
+        cursor = self.surface.cursor_
+        if cursor is not None and self.surface.axis.starts[0] <= cursor.start < self.surface.axis.days[-1].end:
+            self.day = local_day(utc(cursor.start), self.model.seen.zone)
+        self.span = cast("Span", span)
         self.show_days()
         self.focus_body()
 
@@ -278,14 +284,18 @@ class BookingsPage(QWidget):
 
     def show_days(self) -> None:
         seen = self.model.seen
-        dates = days_of(self.span, self.day)
-        self.bar.title.setText(labels.days_title(self.span, dates))
+        self._show_title()
         self.surface.set_days(self.span, self.day)
         self.model.show(self.surface.axis.since, self.surface.axis.until)
         if self.surface.axis.zone != seen.zone:
             self.refresh()
         self._show_body(bool(seen.slots))
         self.refresh()
+
+    def _show_title(self) -> None:
+        dates = days_of(self.span, self.day)
+        self.bar.title.setText(labels.days_title(self.span, dates, is_short=self.bar.is_short))
+        self.bar.title.setToolTip(labels.days_title(self.span, dates))
 
     def show_free(self) -> None:
         seen = self.model.seen
@@ -334,6 +344,13 @@ class BookingsPage(QWidget):
             self._view.setFocus()
 
     # -- events
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Closes the drawer on an Esc that the calendar has no use for."""
+        if event.key() == Qt.Key.Key_Escape and self.drawers.current is not None:
+            self.drawers.close()
+            return
+        super().keyPressEvent(event)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -469,6 +486,7 @@ class BookingsPage(QWidget):
         agenda.chosen.connect(self.select)
         agenda.activated_.connect(self.activate)
         bar.views.changed.connect(self.show_span)
+        bar.changed_form.connect(self._show_title)
         bar.filter_changed.connect(lambda chosen: self.refresh())
         bar.filter_menu.aboutToShow.connect(lambda: bar.offer(self.model.seen))
 

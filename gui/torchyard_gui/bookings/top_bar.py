@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QCoreApplication, QSize, Signal
-from PySide6.QtGui import QAction
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, QSize, QTimer, Signal
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from torchyard_core.booking.model import Booking, Slot
@@ -19,19 +19,26 @@ from torchyard_gui.widgets.buttons import action_button, push_button, tool_butto
 from torchyard_gui.widgets.layouts import clear_menu, hbox
 
 translate = QCoreApplication.translate
+TITLE, TITLE_SHORT = 172, 128
+"""The least width of the title, in pixels."""
+SHORT_BELOW = 1130
+"""The least width of the bar in its long form without the search field."""
 
 
 class TopBar(QFrame):
     """Emits `filter_changed` with the new filter."""
 
     filter_changed = Signal(object)
+    changed_form = Signal()
+    """The bar has changed to or from its short form."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__(parent)
         self.setProperty("bar", True)
         self.filter = Filter()
         self.title = ElidedLabel(role="title")
-        self.title.setMinimumWidth(172)
+        self.is_short = False
+        """Whether the bar has its short form."""
         self.views = Segmented(
             [
                 ("day", self.tr("Day")),
@@ -53,32 +60,63 @@ class TopBar(QFrame):
         self.filter_button.setMenu(self.filter_menu)
         self.filter_menu.triggered.connect(self._chosen)
         self.more = _more(acts)
+        self.title.setMinimumWidth(TITLE)
         self.find_button = _button(acts.find, "search", "text")
+        self._find_text = self.find_button.text()
+        self.find_button.setAccessibleName(self._find_text)
+        self._narrow = False
+        self._free_texts = "", ""
+        """The free GPUs as a sentence and in short."""
         self.book_button = _button(acts.book, "plus", "on_accent")
         self.book_button.setProperty("primary", True)
         left = (self.title, 3), self._steps(acts), self.views, self.filter_button, (self.search_field, 1), self.free
         right = (None, 1), self.find_button, self.book_button, self.more
         hbox(*left, *right, parent=self, margins=(16, 0, 12, 0), spacing=8)
         self.search_field.textChanged.connect(self._search)
+        self.search_field.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.FocusOut and watched is self.search_field:
+            QTimer.singleShot(0, self, lambda: self.set_narrow(self._narrow))
+        return False
 
     def set_narrow(self, narrow: bool) -> None:
         """In a narrow window the search field is visible only while in use."""
-        self.search_field.setVisible(not narrow or bool(self.search_field.text()) or self.search_field.hasFocus())
+        self._narrow = narrow
+        searches = bool(self.search_field.text()) or self.search_field.hasFocus()
+        self.search_field.setVisible(not narrow or searches)
+        for widget in (self.filter_button, self.free):
+            widget.setVisible(not (self.is_short and searches))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Changes to the short form where the long one has no room: short texts, *Find a slot* as an icon, and the
+        search field in place of filter and free GPUs."""
+        super().resizeEvent(event)
+        is_short = event.size().width() < SHORT_BELOW
+        if is_short != self.is_short:
+            self.is_short = is_short
+            self.title.setMinimumWidth(TITLE_SHORT if is_short else TITLE)
+            self.find_button.setText("" if is_short else self._find_text)
+            self.free.setText(self._free_texts[is_short])
+            self.set_narrow(self._narrow)
+            self.changed_form.emit()
 
     def open_search(self) -> None:
         self.search_field.show()
         self.search_field.setFocus()
+        self.set_narrow(self._narrow)
 
     def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
         """Shows `Free now: 4 of 24 GPUs`, or a question mark while the calendar is unreachable.
 
         `unknown`: the GPUs whose use is unknown; the free ones among them count as free.
         """
-        if not all_:
-            self.free.setText("")
-            return
-        text = self.tr("Free now: {free} of {all} GPUs").format(free=free if is_known else "?", all=all_)
-        self.free.setText(text)
+        shown = {"free": free if is_known else "?", "all": all_}
+        self._free_texts = (
+            self.tr("Free now: {free} of {all} GPUs").format(**shown) if all_ else "",
+            self.tr("{free} of {all} free").format(**shown) if all_ else "",
+        )
+        self.free.setText(self._free_texts[self.is_short])
         tip = self.tr("Neither booked nor in use.")
         if hosts := sorted({slot.host for slot in unknown}):
             names = ", ".join(hosts[:5]) + (" …" if len(hosts) > 5 else "")

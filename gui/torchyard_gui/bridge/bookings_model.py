@@ -198,16 +198,16 @@ class BookingsModel(QObject):
         """Takes the use of GPUs from the hosts' samples."""
         now = self.now
         use: dict[str, UseNow] = {}
-        watched: set[str] = set()
+        watched: frozenset[str] = frozenset()
         for status in self.fleet.hosts:
             if status.sample is None:
                 continue
-            watched.update(str(gpu["uuid"]) for gpu in status.sample["gpus"])
+            watched |= {str(gpu["uuid"]) for gpu in status.sample["gpus"]}
             for gpu, users in gpus_in_use(status.sample).items():
                 before = self._use.get(gpu)
                 use[gpu] = UseNow(users, before.since if before is not None else now)
         if (use, watched) != (self._use, self._watched):
-            self._use, self._watched = use, frozenset(watched)
+            self._use, self._watched = use, watched
             self.use_changed.emit()
 
     def booking(self, booking_id: str) -> Booking | None:

@@ -5,6 +5,7 @@ Everything is used on the GUI thread except `fleet`, which any thread may call.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -328,7 +329,7 @@ class FleetModel(QObject):
         """Makes the use of GPUs unknown where the last sample is too old to tell."""
         oldest = time.monotonic() - SAMPLE_VALID_S
         for name, status in tuple(self._statuses.items()):
-            if status.sample is not None and self._sampled_at.get(name, 0.0) <= oldest:
+            if status.sample is not None and self._sampled_at.get(name, math.inf) <= oldest:
                 self._statuses[name] = replace(status, sample=None)
                 self.use_changed.emit(name)
 

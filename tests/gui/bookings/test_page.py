@@ -55,6 +55,47 @@ def test_day_week_month_and_the_days_before_and_after(desk: Desk) -> None:
     assert page.bar.title.text() == "Thursday 9 January 2031"
 
 
+def test_switching_views_stays_at_the_chosen_day_and_the_agenda_lists_what_follows(desk: Desk) -> None:
+    desk.book("a0", 24 * 9, 2, "next week")
+    desk.open()
+    page = desk.page
+    for there, back in ((page.acts.earlier, page.acts.later), (page.acts.later, page.acts.earlier)):
+        page.acts.month.trigger()
+        there.trigger()
+        back.trigger()
+        page.acts.day.trigger()
+        assert page.bar.title.text() == "Wednesday 8 January 2031"
+    page.acts.later.trigger()
+    for action in (page.acts.week, page.acts.month, page.acts.day):
+        action.trigger()
+    assert page.bar.title.text() == "Thursday 9 January 2031"
+    page.acts.agenda.trigger()
+    assert page.bar.title.text() == "9 Jan – 5 Feb 2031"
+    desk.wait_until(lambda: page.agenda.rows_.rowCount() == 1)
+    assert page.agenda.rows_.index(0, 1).data() == "next week"
+
+
+def test_esc_closes_the_drawer_and_another_click_opens_it_again(desk: Desk) -> None:
+    desk.book("a0", 1, 5, "mine")
+    desk.open()
+    desk.wait_until(lambda: desk.shown("mine"))
+    page = desk.page
+    for _ in range(2):
+        QTest.mouseClick(page.surface.viewport(), LEFT, pos=desk.place("a0", 3))
+        assert page.details.isVisible()
+        desk.key(Key.Key_Escape)
+        assert not page.details.isVisible()
+    page.acts.find.trigger()
+    page.surface.setFocus()
+    desk.key(Key.Key_Escape)
+    assert not page.finder.isVisible()
+    page.acts.agenda.trigger()
+    page.acts.waitlist.trigger()
+    page.agenda.setFocus()
+    QTest.keyClick(page.agenda, Key.Key_Escape)
+    assert not page.waitlist.isVisible()
+
+
 def test_a_click_on_a_host_folds_it_and_counts_its_bookings(desk: Desk) -> None:
     desk.book("a0 a1 a2", 1, 5, "mine")
     desk.open()

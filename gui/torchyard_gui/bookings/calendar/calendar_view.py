@@ -34,7 +34,7 @@ from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyboardEdit
 from torchyard_gui.bookings.calendar.keyboard_input import KeyboardInput
 from torchyard_gui.bookings.calendar.mouse_input import MouseInput, is_left
 from torchyard_gui.bookings.calendar.overlays import Overlay, fit_overlays, paint_cursor, paint_overlays
-from torchyard_gui.bookings.calendar.time_axis import Span
+from torchyard_gui.bookings.calendar.time_axis import Span, drag_step
 from torchyard_gui.bookings.calendar.tooltips import (
     DragTooltip,
     booking_tooltip,
@@ -76,6 +76,7 @@ class CalendarView(CalendarGeometry):
         self.fits: tuple[Fit, ...] = ()
         self.chosen_fit = 0
         self._selected = ""
+        self._is_fine = False
         self._ghost: Overlay | None = None
         self._mouse = MouseInput(self)
         self.still = SnapshotCache(self.viewport(), self._paint_still)
@@ -212,14 +213,28 @@ class CalendarView(CalendarGeometry):
 
     # -- mouse
 
+    def drag_step(self) -> float:
+        """Returns the grid of drags in seconds; Alt makes it fine."""
+        return drag_step(self.span, is_fine=self._is_fine)
+
+    def snapped(self, second: float) -> float:
+        """Returns the nearest time on the grid of drags."""
+        return self.axis.snapped(second, self.drag_step())
+
+    def _take_modifiers(self, event: QMouseEvent) -> None:
+        self._is_fine = bool(event.modifiers() & Qt.KeyboardModifier.AltModifier)
+
     def mousePressEvent(self, event: QMouseEvent) -> None:
+        self._take_modifiers(event)
         if is_left(event.button()):
             self._mouse.press(event.position().toPoint())
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        self._take_modifiers(event)
         self._mouse.move(event.position().toPoint())
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        self._take_modifiers(event)
         if is_left(event.button()):
             self._mouse.release(event.position().toPoint())
 

@@ -9,7 +9,6 @@ from torchyard_gui.bookings.calendar.calendar_target import CalendarTarget
 from torchyard_gui.bookings.calendar.gestures import DrawBooking, MoveBooking, ResizeBooking
 from torchyard_gui.bookings.calendar.hit_testing import edges_at, fit_at, shape_at
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
-from torchyard_gui.bookings.calendar.time_axis import snapped
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 
@@ -118,7 +117,8 @@ class MouseInput:
         row = target.lane_at(position)
         if row is not None:
             lane = target.picture.lanes.lanes.index(row)
-            start = snapped(target.second_at(position) - HOUR / 8)
+            step = target.drag_step()
+            start = target.snapped(target.second_at(position) - step / 2)  # the cell under the pointer
             target.set_cursor(Cursor(lane, lane, start, start + HOUR))
 
     def _hover(self, position: QPoint) -> None:

@@ -89,9 +89,11 @@ class DrawerController(QObject):
         self.changed.emit()
 
     def close(self, *, focus: bool = True) -> None:
-        if self.current is not None:
-            self.current.hide()
-        self.current = None
+        was, self.current = self.current, None
+        if was is not None:
+            was.hide()
+        if was is self.details:
+            self.surface.select_quietly("")  # so that another click opens the details again
         self._forget_fits()
         self.changed.emit()
         if focus:

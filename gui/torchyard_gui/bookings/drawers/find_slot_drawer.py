@@ -245,10 +245,10 @@ class FindSlotDrawer(Drawer):
         if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             self._book()
             return True
-        steps = {Qt.Key.Key_Up: -1, Qt.Key.Key_Down: 1}
+        by = (event.key() == Qt.Key.Key_Down) - (event.key() == Qt.Key.Key_Up)
         # Number fields and lists use the arrows themselves.
-        if event.key() in steps and isinstance(watched, QLineEdit | FitCard) and self.cards:
-            self._step(steps[event.key()], focus=isinstance(watched, FitCard))
+        if by and isinstance(watched, QLineEdit | FitCard) and self.cards:
+            self._step(by, focus=isinstance(watched, FitCard))
             return True
         return False
 
