@@ -48,9 +48,11 @@ class UserSettings(FrozenModel):
 
 def read_user_settings(path: Path) -> UserSettings:
     """The settings in a file, or the defaults if there is none. Raises FileProblem, UsageError with all problems."""
-    if not path_exists(path):
-        return UserSettings()
-    text = read_text(path)
+    return parse_user_settings(read_text(path), path) if path_exists(path) else UserSettings()
+
+
+def parse_user_settings(text: str, path: Path) -> UserSettings:
+    """The settings in the text of a file. Raises as `read_user_settings`."""
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
         return UserSettings()  # only comments
     document = parse_document(text, str(path))

@@ -35,7 +35,7 @@ class Agenda(QTableView):
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         for column, width in enumerate((290, 220, 110, 190, 100, 160)):
             self.setColumnWidth(column, width)
-        self.nothing = EmptyListMessage(self, lambda: self.tr("Nothing is booked in these days."))
+        self.nothing = EmptyListMessage(self, lambda: self.tr("No bookings on these days."))
         self.selectionModel().currentRowChanged.connect(self._moved)
         self.activated.connect(lambda index: self.activated_.emit(self.rows_.id_at(index.row())))
 

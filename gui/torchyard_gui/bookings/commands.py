@@ -105,7 +105,7 @@ class BookingCommands(QObject):
         """Moves the end of a booking by `by`."""
         end = booking.end + by
         if end <= booking.start:
-            text = self.tr("“{title}” is no longer than that.").format(title=booking.title)
+            text = self.tr("“{title}” is too short to be shortened by that much.").format(title=booking.title)
             self.failed.emit(TorchyardError(text))
             return
         self.change(booking, booking.gpus, booking.start.timestamp(), end.timestamp())
@@ -114,7 +114,7 @@ class BookingCommands(QObject):
         """Releases a running booking, or cancels one that has not begun."""
 
         def gone(after: Booking) -> None:
-            self._remember(undo_release(after, self.tr("let go of “{title}”").format(title=booking.title)))
+            self._remember(undo_release(after, self.tr("release “{title}”").format(title=booking.title)))
             running = after.let_go_at is not None and after.let_go_at > after.start
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
             self.undoable.emit(text.format(what=self._summary(booking)))
@@ -139,6 +139,10 @@ class BookingCommands(QObject):
             )
 
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
+
+    def forget(self) -> None:
+        """Forgets the last change: it was made in another calendar."""
+        self._remember(None)
 
     def undo(self) -> None:
         """Undoes the user's last change; the store may refuse. While the calendar is unreachable, the undo remains

@@ -92,7 +92,7 @@ def duration_text(seconds: float) -> str:
     hours, rest = divmod(minutes, 60)
     if hours >= 48:
         days, hours = divmod(hours, 24)
-        words = translate("Bookings", "{count} days").format(count=days)
+        words = translate("Bookings", "{count} days").format(count=days)  # at least two
         return words + (" " + translate("Bookings", "{count} h").format(count=hours) if hours else "")
     words = translate("Bookings", "{count} h").format(count=hours)
     return words + (" " + translate("Bookings", "{count} min").format(count=rest) if rest else "")
@@ -140,7 +140,8 @@ def unavailable_text(seen: CalendarState, now: datetime) -> str:
         when = f"{day_name(local_day(seen.as_of, seen.zone), 'ddd d MMM')} {when}"
     age = duration_text(max(0.0, (now - seen.as_of).total_seconds()))
     return translate(
-        "Bookings", "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back."
+        "Bookings",
+        "The calendar is unreachable. Shown as of {when}, {age} ago; nothing can be booked.",
     ).format(when=when, age=age)
 
 

@@ -60,7 +60,7 @@ class BookingsPage(QWidget):
         self.agenda = Agenda()
         self.empty = EmptyState(
             self.tr("No GPUs to book yet"),
-            self.tr("Add your hosts on the Fleet page and check them: each GPU that is found gets a lane here."),
+            self.tr("Add hosts on the Fleet page and check them. Each GPU then has a lane here."),
             icon_name="calendar",
         )
         self.legend = Legend()
@@ -95,7 +95,9 @@ class BookingsPage(QWidget):
     def status_texts(self) -> Iterable[str]:
         mine = [one for one in self.model.seen.bookings if one.owner == self.model.seen.person]
         running = sum(one.is_running(self.model.now) for one in mine)
-        return [self.tr("{count} of your bookings run").format(count=running)] if running else []
+        if running == 1:
+            return [self.tr("1 of your bookings is running")]
+        return [self.tr("{count} of your bookings are running").format(count=running)] if running else []
 
     def panes(self) -> list[QWidget]:
         return [self.bar, self._view, *filter(None, [self.drawers.current])]
@@ -162,7 +164,7 @@ class BookingsPage(QWidget):
         else:
             return
         QGuiApplication.clipboard().setText(command_for(gpus, start, end, title, seen))
-        self.toast.say(self.tr("The command is on the clipboard."))
+        self.toast.say(self.tr("Command copied."))
 
     def find_slot(self) -> None:
         self.drawers.find_slot()
@@ -401,7 +403,7 @@ class BookingsPage(QWidget):
         if not is_shown(booking):
             self._wanted = ""
             self.notifications.show_success(
-                self.tr("“{title}” was cancelled: it is not in the calendar.").format(title=booking.title)
+                self.tr("“{title}” was cancelled and is no longer in the calendar.").format(title=booking.title)
             )
             return
         self.day = local_day(booking.start, self.model.seen.zone)
@@ -420,7 +422,7 @@ class BookingsPage(QWidget):
         self._connect_actions()
         self._connect_views()
         self._connect_drawers()
-        self.legend.share_wanted.connect(self.dialogs.explain_sharing)
+        self.legend.share_wanted.connect(self.dialogs.team_calendar)
         self.notice.action_triggered.connect(lambda number: self.model.reload())
         self.body.resized.connect(self.place)
         for part in (self.commands, self.dialogs):
@@ -465,6 +467,7 @@ class BookingsPage(QWidget):
                 acts.export: self.dialogs.export,
                 acts.import_: self.import_bookings,
                 acts.rules: self.dialogs.rules,
+                acts.team: self.dialogs.team_calendar,
             }
         )
         for widget in (self, self.bar):

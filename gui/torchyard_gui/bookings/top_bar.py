@@ -182,7 +182,9 @@ class TopBar(QFrame):
 
 
 def _more(acts: BookingActions) -> QToolButton:
-    button = tool_button("more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules"), by_tab=True)
+    button = tool_button(
+        "more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules, team calendar"), by_tab=True
+    )
     button.setAccessibleName(translate("TopBar", "More"))
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)
@@ -192,7 +194,7 @@ def _more(acts: BookingActions) -> QToolButton:
     menu.addSeparator()
     menu.addActions([acts.export, acts.import_])
     menu.addSeparator()
-    menu.addActions([acts.rules, acts.fold])
+    menu.addActions([acts.rules, acts.team, acts.fold])
     button.setMenu(menu)
     return button
 

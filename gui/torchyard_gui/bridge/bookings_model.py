@@ -111,6 +111,7 @@ class BookingsModel(QObject):
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ):
         super().__init__(parent)
+        self.home = home
         self.fleet = fleet
         self.jobs = Jobs(self)
         self.seen = CalendarState(zone=local_zone())
@@ -296,7 +297,7 @@ class BookingsModel(QObject):
         view = calendar.view(time.start, time.end)
         if not view.is_live:
             return _Loaded(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
-        self._watch_once(store)
+        self._watch_once(calendar, store)
         uses = store.uses(time.start, time.end) if anew else known or ()
         seen = CalendarState(
             bookings=view.bookings,
@@ -321,8 +322,10 @@ class BookingsModel(QObject):
                 self._calendar, self._zone = self._open()
             return self._calendar
 
-    def _watch_once(self, store: BookingStore) -> None:
+    def _watch_once(self, calendar: Calendar, store: BookingStore) -> None:
         with self._lock:
+            if calendar is not self._calendar:
+                return  # another calendar was opened meanwhile
             store.keep_connection(bool(self._watched_by))
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
@@ -395,6 +398,20 @@ class BookingsModel(QObject):
 
         return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
 
+    def reopen(self) -> None:
+        """Opens the calendar of the settings anew, after these have changed."""
+        with self._lock:
+            watch, calendar = self._watch, self._calendar
+            self._watch = self._calendar = None
+        in_background(lambda: _close(watch, calendar))
+        if self._loading is not None:
+            self._loading.cancel()
+        self.seen = CalendarState(zone=self.seen.zone)
+        self._remembered, self._uses, self._settled_at, self._copied = (), None, None, False
+        self.has_loaded = False
+        self.changed.emit()
+        self.reload()
+
     def store(self) -> BookingStore:
         """The store, for work on a thread. Raises StoreAway if it is unreachable."""
         return self._calendar_now().store()
@@ -409,13 +426,15 @@ class BookingsModel(QObject):
             watch, calendar = self._watch, self._calendar
             self._watch = None
 
-        def let_go() -> None:
-            if watch is not None:
-                watch.close()
-            if calendar is not None:
-                calendar.close()
+        in_background(lambda: _close(watch, calendar))
 
-        in_background(let_go)
+
+def _close(watch: Watch | None, calendar: Calendar | None) -> None:
+    """Closes a calendar; runs on a thread."""
+    if watch is not None:
+        watch.close()
+    if calendar is not None:
+        calendar.close()
 
 
 def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:

@@ -160,7 +160,7 @@ def test_find_a_slot_offers_no_gpu_in_use_and_says_which(desk: Desk) -> None:
     assert desk.page.bar.free.text() == "Free now: 6 of 8 GPUs"
     desk.wait_until(lambda: find.cards and find.cards[0].fit.start > desk.now)
     assert find.cards[0].accessibleName().startswith("1: Today 17:00 – 21:00")
-    assert "In use without a booking, so offered from 17:00 on: gpu-a:0, gpu-b:1." in find.summary.text()
+    assert "In use without a booking, offered from 17:00: gpu-a:0, gpu-b:1." in find.summary.text()
     assert not find.wait.isEnabled(), "no booking is in the way"
     find.count.setValue(3)
     find.search()

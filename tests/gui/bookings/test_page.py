@@ -151,7 +151,7 @@ def test_what_agents_saw_idle_is_told_and_freed_by_the_first_desktop(desk: Desk)
     desk.wait_until(lambda: not desk.store.booking(gone.id).is_live)
     desk.wait_until(lambda: desk.page.surface.picture.notes)
     assert desk.page.surface.picture.notes == {warned.id: "idle 21 min, frees 09:09"}
-    assert desk.page.notice.text == "1 booking was idle and is free now."
+    assert desk.page.notice.text == "1 idle booking was released."
 
 
 def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_booked_and_it_recovers(
@@ -167,11 +167,11 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.model.reload()
     desk.wait_until(lambda: not desk.model.seen.is_live)
     assert desk.shown("mine")
-    assert "This is of 09:00, 40 min ago" in desk.page.notice.text
+    assert "Shown as of 09:00, 40 min ago" in desk.page.notice.text
     assert desk.page.bar.free.text() == "Free now: ? of 8 GPUs"
     assert not desk.page.acts.book.isEnabled()
     desk.drag(desk.place("b0", 4), desk.place("b1", 9), drop=False)
-    assert "away" in desk.page.surface.tip.text()
+    assert "unreachable" in desk.page.surface.tip.text()
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False

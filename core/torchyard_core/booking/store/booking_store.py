@@ -87,18 +87,21 @@ class BookingStore:
             keep_connection(self.session.engine, keeps)
 
 
-def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False) -> BookingStore:
+def open_store(
+    url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False, password: str = ""
+) -> BookingStore:
     """Opens a store, and creates a private file that does not exist.
 
     Args:
         person: The user of a private file; in a team's database it is the role.
         own_time: Use `clock` also with a team's database.
+        password: Of the role; by default libpq's means and the keyring are used.
 
     Raises:
         BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied.
     """
     address = parsed(url)
-    engine = make_engine(address)
+    engine = make_engine(address, password)
     try:
         if address.get_backend_name() == "sqlite":
             _prepare_file(engine)

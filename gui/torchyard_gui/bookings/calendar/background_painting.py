@@ -39,7 +39,7 @@ def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF
         if row.kind == "host":
             painter.fillRect(QRectF(clip.left(), row.top, clip.width(), row.height), look.color("s0"))
         faint = row.is_lane and row is not picture.lanes.rows[-1]
-        painter.setPen(QPen(look.color("hair", 0.55)) if faint else look.pen("hair"))
+        painter.setPen(QPen(look.color("hair", 0.9 if look.is_dark else 0.55)) if faint else look.pen("hair"))
         painter.drawLine(QPointF(clip.left(), row.bottom - 0.5), QPointF(clip.right(), row.bottom - 0.5))
     painter.setPen(look.pen("hair"))
     for number in range(1, len(axis.days)):

@@ -180,5 +180,5 @@ class DrawerController(QObject):
         if not offered_later:
             return text
         when = labels.clock(used_until(now), seen.zone)
-        unbooked = self.tr("In use without a booking, so offered from {time} on: {gpus}.")
+        unbooked = self.tr("In use without a booking, offered from {time}: {gpus}.")
         return f"{text} {unbooked.format(time=when, gpus=format_slots(offered_later, seen.slots))}"
