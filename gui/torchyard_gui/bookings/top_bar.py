@@ -21,6 +21,9 @@ from torchyard_gui.widgets.layouts import clear_menu, hbox
 translate = QCoreApplication.translate
 TITLE, TITLE_SHORT = 172, 128
 """The least width of the title, in pixels."""
+SPACING = 8
+FILTER, FILTER_SHORT = 18, 7
+"""The most letters of the chosen filter."""
 SHORT_BELOW = 1130
 """The least width of the bar in its long form without the search field."""
 
@@ -65,13 +68,14 @@ class TopBar(QFrame):
         self._find_text = self.find_button.text()
         self.find_button.setAccessibleName(self._find_text)
         self._narrow = False
+        self._filter_text = ""
         self._free_texts = "", ""
         """The free GPUs as a sentence and in short."""
         self.book_button = _button(acts.book, "plus", "on_accent")
         self.book_button.setProperty("primary", True)
         left = (self.title, 3), self._steps(acts), self.views, self.filter_button, (self.search_field, 1), self.free
         right = (None, 1), self.find_button, self.book_button, self.more
-        hbox(*left, *right, parent=self, margins=(16, 0, 12, 0), spacing=8)
+        hbox(*left, *right, parent=self, margins=(16, 0, 12, 0), spacing=SPACING)
         self.search_field.textChanged.connect(self._search)
         self.search_field.installEventFilter(self)
 
@@ -98,6 +102,10 @@ class TopBar(QFrame):
             self.title.setMinimumWidth(TITLE_SHORT if is_short else TITLE)
             self.find_button.setText("" if is_short else self._find_text)
             self.free.setText(self._free_texts[is_short])
+            self._show_filter()
+            layout = self.layout()
+            if layout is not None:
+                layout.setSpacing(SPACING - 2 if is_short else SPACING)
             self.set_narrow(self._narrow)
             self.changed_form.emit()
 
@@ -163,9 +171,15 @@ class TopBar(QFrame):
     def _take(self, chosen: Filter) -> None:
         self.filter = chosen
         names = [*sorted(chosen.hosts), *sorted(chosen.models), *sorted(chosen.persons)]
-        text = self.tr("All") if not names else names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"
-        self.filter_button.setText(text if len(text) <= 18 else f"{text[:17]}…")
+        self._filter_text = "" if not names else names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"
+        self._show_filter()
         self.filter_changed.emit(chosen)
+
+    def _show_filter(self) -> None:
+        text = self._filter_text or ("" if self.is_short else self.tr("All"))
+        most = FILTER_SHORT if self.is_short else FILTER
+        self.filter_button.setText(text if len(text) <= most else f"{text[: most - 1]}…")
+        self.filter_button.setAccessibleName(self.tr("Filter: {what}").format(what=self._filter_text or self.tr("All")))
 
     def _steps(self, acts: BookingActions) -> QHBoxLayout:
         row = hbox(spacing=2)

@@ -96,6 +96,35 @@ def test_esc_closes_the_drawer_and_another_click_opens_it_again(desk: Desk) -> N
     assert not page.waitlist.isVisible()
 
 
+def test_the_agenda_opens_details_only_for_a_row_that_the_user_chooses(desk: Desk) -> None:
+    desk.book("a0", 1, 5, "mine")
+    desk.book("a1", 1, 5, "other")
+    desk.open()
+    page = desk.page
+    page.acts.agenda.trigger()
+    desk.wait_until(lambda: page.agenda.rows_.rowCount() == 2 and page.agenda.hasFocus())
+    page.refresh()
+    assert page.drawers.current is None
+    QTest.keyClick(page.agenda, Key.Key_Down)
+    assert page.details.isVisible()
+    QTest.keyClick(page.agenda, Key.Key_Escape)
+    page.refresh()
+    assert page.drawers.current is None
+
+
+def test_an_undone_booking_leaves_no_trace_in_the_calendar(desk: Desk) -> None:
+    desk.open()
+    desk.store.release(desk.book("a0", 0, 5, "undone").id)
+    kept = desk.book("a1", 0, 5, "kept")
+    desk.wait_until(lambda: desk.shown("kept"))
+    assert not desk.shown("undone")
+    desk.now += timedelta(minutes=5)
+    desk.store.release(kept.id)
+    desk.model.reload()
+    desk.wait_until(lambda: any(not block.booking.is_live for block in desk.page.surface.picture.blocks))
+    assert desk.shown("kept"), "its five minutes are part of the past"
+
+
 def test_a_click_on_a_host_folds_it_and_counts_its_bookings(desk: Desk) -> None:
     desk.book("a0 a1 a2", 1, 5, "mine")
     desk.open()
