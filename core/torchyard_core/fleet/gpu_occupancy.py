@@ -9,36 +9,44 @@ from typing import Any
 from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
-"""A sample takes milliseconds, but a host that swaps answers slowly."""
+"""Timeout of a sample. It takes milliseconds, but a host that swaps answers slowly."""
 SAMPLE_VALID_S = 5.0
-"""After this time a sample says nothing about the present: the use of its GPUs is unknown."""
+"""Validity of a sample. After this time the use of its GPUs is unknown."""
 
 
 def user_of(process: dict[str, Any]) -> str:
-    """A process as text: RUN/REPLICA for a replica of Torchyard, else as in `lee: python (4711)`."""
+    """Returns a process as text: RUN/REPLICA for a replica of Torchyard, else `lee: python (4711)`."""
     return str(process["replica"] or f"{process['user']}: {process['program']} ({process['pid']})")
 
 
 def users_of(gpu: dict[str, Any]) -> list[str]:
-    """The distinct users of one GPU of a sample."""
+    """Returns the distinct users of a GPU in a sample."""
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
 def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-    """The host's facts with the use of its GPUs from a telemetry sample. With None the use is unknown."""
+    """Returns the host's facts with the use of its GPUs from a telemetry sample.
+
+    Without a sample the use is unknown.
+    """
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
     users = gpus_in_use(sample)
     return replace(facts, busy_gpus=frozenset(users), gpu_users=users, use_known=True)
 
 
+def is_in_use(gpu: Mapping[str, Any]) -> bool:
+    """Returns whether a GPU of a sample is in use. A display server alone does not use it."""
+    return bool(_workers(gpu))
+
+
 def gpus_in_use(sample: Mapping[str, Any]) -> dict[str, str]:
-    """The logins on each GPU in use, by UUID; "" if unknown. A display server alone does not use a GPU."""
-    return {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if _workers(gpu)}
+    """Returns the logins on each GPU in use, by UUID; "" for unknown logins."""
+    return {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if is_in_use(gpu)}
 
 
 def _workers(gpu: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The processes on a GPU other than display servers."""
+    """Returns the processes on a GPU except display servers."""
     return [process for process in gpu["processes"] if process.get("draws_screen") is not True]
 
 
@@ -48,6 +56,6 @@ def _logins(gpu: Mapping[str, Any]) -> str:
 
 
 def replicas_without_gpu(sample: dict[str, Any]) -> list[str]:
-    """The replicas on a host that use no GPU."""
+    """Returns the replicas on a host that use no GPU."""
     on_gpus = {process["replica"] for gpu in sample["gpus"] for process in gpu["processes"]}
     return [replica for replica in sample["replicas"] if replica not in on_gpus]

@@ -1,4 +1,4 @@
-"""The bar above the calendar: shown days, filter, free GPUs, and the button to book."""
+"""The bar above the calendar: shown days, filter, number of free GPUs, and the button to book."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHORT_BELOW = 1130
 
 
 class TopBar(QFrame):
-    """Emits `filter_changed` with the new filter."""
+    """Bar above the calendar. Emits `filter_changed` with the new filter."""
 
     filter_changed = Signal(object)
     changed_form = Signal()
@@ -132,7 +132,7 @@ class TopBar(QFrame):
         self.free.setToolTip(tip)
 
     def offer(self, seen: CalendarState) -> None:
-        """Fills the filter menu."""
+        """Fills the menu of the filter."""
         clear_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
         self._offer(self.tr("GPU models"), "models", gpu_models(seen.slots))
@@ -149,7 +149,7 @@ class TopBar(QFrame):
         menu = self.filter_menu if kind != "hosts" or len(values) <= 12 else self.filter_menu.addMenu(title)
         if menu is self.filter_menu:
             menu.addSeparator()
-            menu.addAction(title).setEnabled(False)  # Style sheets suppress a section's own title.
+            menu.addAction(title).setEnabled(False)  # With a style sheet, Qt does not draw the title of a menu section.
         for value in values:
             action = menu.addAction(value)
             action.setCheckable(True)

@@ -1,4 +1,4 @@
-"""Drawers and dialogs of the Bookings page: find a slot, waitlist, booking, files, usage, rules."""
+"""Tests of drawers and dialogs of the Bookings page: find a slot, waitlist, booking, files, usage, rules."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_find_a_slot_offers_no_gpu_in_use_and_says_which(desk: Desk) -> None:
     assert desk.page.bar.free.text() == "Free now: 6 of 8 GPUs"
     desk.wait_until(lambda: find.cards and find.cards[0].fit.start > desk.now)
     assert find.cards[0].accessibleName().startswith("1: Today 17:00 – 21:00")
-    assert "In use without a booking, offered from 17:00: gpu-a:0, gpu-b:1." in find.summary.text()
+    desk.wait_until(lambda: "without a booking, offered from 17:00: gpu-a:0, gpu-b:1." in find.summary.text())
     assert not find.wait.isEnabled(), "no booking is in the way"
     find.count.setValue(3)
     find.search()
@@ -201,7 +201,7 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
     dialog.accept()
     desk.wait_until(lambda: "booked by lee" in dialog.problem.text())
     assert dialog.problem.text().startswith("gpu-a:0 is booked"), "a name stays as it is"
-    # Another error replaces it and gets the focus.
+    # Another error replaces the first one and gets the focus.
     dialog.end.setText("soon")
     dialog.accept()
     assert dialog.problem.text() == ""
@@ -263,7 +263,7 @@ def test_a_calendar_file_goes_out_and_comes_in_with_a_preview(desk: Desk, tmp_pa
     assert isinstance(dialog, ImportDialog)
     desk.wait_until(lambda: dialog.previewed)
     assert [one.verdict for one in dialog.previewed] == ["new"]
-    assert "mine" not in desk.live()  # a preview writes nothing
+    assert "mine" not in desk.live()  # A preview writes nothing to the store.
     dialog.accept()
     desk.wait_until(lambda: "mine" in desk.live())
     desk.wait_until(lambda: desk.page.dialog is None)

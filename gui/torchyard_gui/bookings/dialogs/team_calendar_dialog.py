@@ -42,6 +42,7 @@ class TeamCalendarDialog(QDialog):
         self.model = model
         self.setWindowTitle(self.tr("Team calendar"))
         self.setMinimumWidth(WIDTH)
+        self._focused: QWidget | None = None
         self._made: TeamSetup | None = None
         """The members of the calendar that was just created."""
         role, address = _joined_calendar(model.home)
@@ -79,11 +80,11 @@ class TeamCalendarDialog(QDialog):
         vbox(self.passwords, hbox(self.copy_button, None), parent=self.outcome, margins=FLUSH, spacing=6)
         self.leave_button = push_button(self.tr("Leave"), self.leave, "danger")
         self.leave_button.setToolTip(self.tr("Use the calendar on this computer again; the team's is unchanged"))
-        self.leave_button.setVisible(self._is_member)
         self.ok = push_button("", look="primary")
         self.buttons = QDialogButtonBox()
         self.buttons.addButton(self.ok, QDialogButtonBox.ButtonRole.AcceptRole)
-        self.buttons.addButton(self.leave_button, QDialogButtonBox.ButtonRole.ResetRole)
+        if self._is_member:
+            self.buttons.addButton(self.leave_button, QDialogButtonBox.ButtonRole.ResetRole)
         self.buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
         self.buttons.accepted.connect(self.accept)
         self.buttons.rejected.connect(self.reject)
@@ -265,8 +266,12 @@ class TeamCalendarDialog(QDialog):
         self._say(labels.error_text(error), "fail")
 
     def _set_busy(self, busy: bool) -> None:
+        if busy:
+            self._focused = self.focusWidget()  # a disabled button loses the focus
         for button in (self.ok, self.test_button, self.leave_button):
             button.setEnabled(not busy)
+        if not busy and self._focused is not None:
+            self._focused.setFocus()
 
     def _say(self, text: str, ink: str = "2") -> None:
         self.answer.setText(text)

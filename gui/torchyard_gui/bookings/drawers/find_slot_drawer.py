@@ -36,7 +36,11 @@ SAME_WITHIN = timedelta(minutes=15)
 
 
 class FindSlotDrawer(Drawer):
-    """Emits `wished` on each change of the form, answered by `show_fits`; `book_wanted` carries the number of a fit."""
+    """Form and list of matches. Enter books the first match.
+
+    Each change of the form emits `wished`, which the receiver answers by `show_fits`. `book_wanted` carries the number
+    of the match to book.
+    """
 
     wished = Signal(object)
     book_wanted = Signal(int)
@@ -118,7 +122,7 @@ class FindSlotDrawer(Drawer):
             self.model.blockSignals(False)
 
     def wish(self) -> Wish | None:
-        """Returns the request, or None after showing what is wrong beside the field."""
+        """Returns the request, or None after it has shown the problem beside the field."""
         length: timedelta | None = None
         earliest: datetime | None = None
         self.length_row.set_problem("")
@@ -228,7 +232,7 @@ class FindSlotDrawer(Drawer):
         self.begins.show()
 
     def _announce(self) -> None:
-        """Announces the result to screen readers if it changed."""
+        """Announces the result to screen readers if the result has changed."""
         text = self.summary.text()
         if self.cards:
             one, many = self.tr("1 slot found"), self.tr("{count} slots found").format(count=len(self.cards))
@@ -321,7 +325,7 @@ class FitCard(Card):
 
 
 class _Number(QWidget):
-    """A fit's number in a disc, as in the calendar."""
+    """Number of a match in a disc, drawn as in the calendar."""
 
     def __init__(self, number: int):
         super().__init__()
