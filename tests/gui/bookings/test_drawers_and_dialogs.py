@@ -129,6 +129,10 @@ def test_a_click_or_an_arrow_selects_a_slot_in_list_and_calendar_and_only_the_bu
     assert find.book.text() == "Book slot 3"
     QTest.keyClick(find.cards[2], Key.Key_Down)
     assert selected() == [3]
+    before = find.cards[3]
+    find.search()
+    desk.wait_until(lambda: len(find.cards) == 5 and find.cards[3] is not before)
+    assert selected() == [3], "a repeated search keeps the selection and the focus"
     assert find.cards[3].hasFocus()
     QTest.mouseDClick(find.cards[4], Qt.MouseButton.LeftButton)
     assert selected() == [4]
