@@ -187,7 +187,7 @@ def _dialogs(camera: Camera, state: str) -> None:
             ("release", page.release_or_cancel),
             ("usage", page.dialogs.usage_report),
             ("rules", page.dialogs.rules),
-            ("share", page.dialogs.explain_sharing),
+            ("team", page.dialogs.team_calendar),
         ):
             show()
             settle()
