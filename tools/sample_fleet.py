@@ -283,9 +283,13 @@ def _topology(state: str) -> str:
     if state == "one":
         return _small()
     if state == "many":
-        return RESNET.replace("replicas: 19", "replicas: 998").partition("program:")[0].replace(
-            ", hosts: [gpu-a, gpu-b, gpu-c]", ""
-        ).replace(", hosts: [gpu-f]", "") + "program:\n  script: train.py\n"
+        return (
+            RESNET.replace("replicas: 19", "replicas: 998")
+            .partition("program:")[0]
+            .replace(", hosts: [gpu-a, gpu-b, gpu-c]", "")
+            .replace(", hosts: [gpu-f]", "")
+            + "program:\n  script: train.py\n"
+        )
     if state == "long":
         text = RESNET.replace("resnet-imagenet", LONG_NAME)
         for short, long in zip(KINDS, LONG, strict=True):

@@ -137,7 +137,9 @@ def _dialogs(camera: Camera, state: str) -> None:
     """Shows the common dialogs, drawers and notices over their pages."""
     host = next(iter(FLEETS[state]))
     with _window(state) as window:
-        key = ShownKey(Host(name=host, address="gpu.example"), "ssh-ed25519", FINGERPRINT, "", "SHA256:" + "Qyg0" * 10 + "jBO")
+        key = ShownKey(
+            Host(name=host, address="gpu.example"), "ssh-ed25519", FINGERPRINT, "", "SHA256:" + "Qyg0" * 10 + "jBO"
+        )
         fleet_model.show_key = lambda *_: key
         _wiring(window).fleet.fleet.dialer = None  # type: ignore[assignment]  # pictures only: no key is requested
         fleet = cast("FleetPage", window.show_page("fleet"))

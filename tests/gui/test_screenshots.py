@@ -10,7 +10,8 @@ from tools import screenshots
 
 
 def test_a_live_run_is_drawn_light_and_dark(qtbot: QtBot, tmp_path: Path) -> None:
-    assert screenshots.main([str(tmp_path), "--pages", "fleet,live", "--states", "one", "--sizes", "1280x800"]) == 0
+    options = ("--parts", "fleet,live", "--states", "one", "--sizes", "1280x800", "--scales", "1")
+    assert screenshots.main([str(tmp_path), *options]) == 0
     names = sorted(path.stem for path in tmp_path.glob("*.png"))
     pages = ("fleet-one", "live-one", "live-one-log")
     assert names == sorted(f"{page}-{mode}-1280x800" for page in pages for mode in ("light", "dark"))
@@ -23,3 +24,14 @@ def test_a_live_run_is_drawn_light_and_dark(qtbot: QtBot, tmp_path: Path) -> Non
     assert QImage(str(tmp_path / "live-one-light-1280x800.png")) != QImage(
         str(tmp_path / "live-one-log-light-1280x800.png")
     )
+
+
+def test_at_a_scale_of_two_pictures_have_twice_the_pixels(tmp_path: Path) -> None:
+    assert (
+        screenshots.main(
+            [str(tmp_path), "--parts", "fleet", "--states", "empty", "--sizes", "1024x700", "--scales", "2"]
+        )
+        == 0
+    )
+    picture = QImage(str(tmp_path / "fleet-empty-dark-1024x700@2.png"))
+    assert (picture.width(), picture.height()) == (2048, 1400)

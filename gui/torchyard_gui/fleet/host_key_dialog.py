@@ -59,6 +59,13 @@ class HostKeyDialog(QDialog):
         self._job = self._model.ask_key(self._name, self._show_key, self._failed, owner=self)
 
     def _show_key(self, key: ShownKey) -> None:
+        self._describe(key)
+        layout = self.layout()
+        assert layout is not None
+        # Qt does not count the lines into which texts wrap.
+        self.resize(self.width(), max(self.height(), layout.totalHeightForWidth(self.width())))
+
+    def _describe(self, key: ShownKey) -> None:
         self._key = key
         self._show_parts(asking=False, key=key)
         place = {"host": self._name}

@@ -297,7 +297,10 @@ class LaunchPanel(QDialog):
         text = self.tr("The host key of {host} is not trusted yet. Compare its fingerprint, then trust it.")
         text = text.format(host=host)
         if more:
-            one, many = self.tr("1 more host is not trusted either."), self.tr("{count} more hosts are not trusted either.")
+            one, many = (
+                self.tr("1 more host is not trusted either."),
+                self.tr("{count} more hosts are not trusted either."),
+            )
             text += " " + (one if more == 1 else many).format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
         self.notice.buttons[0].setFocus()  # Another attempt fails until the key is trusted.

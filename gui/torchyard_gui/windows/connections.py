@@ -242,7 +242,9 @@ class WindowConnections(QObject):
     def _show_run(self, run_id: str) -> None:
         cast("RunsPage", self.window.show_page("runs")).show_run(run_id)
         if self.runs.run(run_id) is None:
-            self.window.say(self.tr("The run {run} is not known on this computer. Asking its hosts …").format(run=run_id))
+            self.window.say(
+                self.tr("The run {run} is not known on this computer. Asking its hosts …").format(run=run_id)
+            )
 
     def _shown_run(self) -> str:
         """Returns the ID of the visible run, or ""."""

@@ -232,9 +232,16 @@ def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
         for sibling in parent.children():
             if sibling is step:
                 below = False
-            elif below or not isinstance(sibling, QWidget) or not sibling.isVisible() or sibling.isWindow():
-                continue
-            elif sibling.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents):
+            elif (
+                below
+                or not isinstance(sibling, QWidget)
+                or not sibling.isVisible()
+                or sibling.isWindow()
+                or (
+                    sibling.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+                    and not sibling.property("toast")
+                )
+            ):
                 continue
             elif not (step in managed and sibling in managed):
                 found.append(QRect(sibling.mapTo(window, QPoint()), sibling.size()))

@@ -16,8 +16,10 @@ from tests import REPOSITORY
 from tests.gui.geometry.faults import faults_of
 from torchyard_gui.canvas.legend import Legend
 from torchyard_gui.fleet.host_details import HostDetails
+from torchyard_gui.fleet.host_dialogs import RemoveHostsDialog
 from torchyard_gui.widgets.elided_text import host_elide_mode
 from torchyard_gui.widgets.text_labels import ElidedLabel
+from torchyard_gui.widgets.toast import Toast
 
 SCALES = ("1", "1.5", "2")
 WITHIN_S = 170
@@ -38,7 +40,8 @@ def walk(scale: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "parts", "size"), [("1", "topology,fleet,runs", "1024x700"), ("1.5", "topology,fleet,runs", "1280x800")]
+    ("scale", "parts", "size"),
+    [("1", "topology,fleet,runs,bookings,dialogs", "1024x700"), ("1.5", "topology,fleet,runs", "1280x800")],
 )
 def test_pages_with_long_names(scale: str, parts: str, size: str) -> None:
     walk(scale, "--parts", parts, "--states", "long", "--sizes", size)
@@ -162,3 +165,22 @@ def test_the_title_of_the_host_details_is_elided(qtbot: QtBot) -> None:
 def test_names_of_hosts_of_one_domain_stay_distinguishable(qapp: object) -> None:
     assert host_elide_mode("rack07-gpu-a.training.example") is Qt.TextElideMode.ElideRight
     assert host_elide_mode("compute-node-0117") is Qt.TextElideMode.ElideMiddle
+
+
+def test_a_long_toast_wraps_within_a_narrow_window(window: QWidget, qtbot: QtBot) -> None:
+    toast = Toast(window)
+    shown(window, qtbot)
+    toast.say("The run resnet failed: worker-5 ran out of GPU memory on rack07-gpu-a after three restarts", 100_000)
+    assert kinds(window) == []
+    assert window.rect().contains(toast.geometry())
+    assert toast.height() > 2 * toast.fontMetrics().height()
+    toast.hide()
+    toast._timer.stop()
+
+
+def test_a_question_about_many_hosts_lists_three(qtbot: QtBot) -> None:
+    dialog = RemoveHostsDialog([f"rack07-gpu-{number}.training.seoul.example.internal" for number in range(128)])
+    qtbot.addWidget(dialog)
+    assert kinds(shown(dialog, qtbot)) == []
+    texts = [text.text() for text in dialog.findChildren(QLabel)]
+    assert any("and 125 more" in text for text in texts), texts

@@ -21,6 +21,8 @@ from torchyard_gui.theme.tokens import METRICS as M
 Align = Qt.AlignmentFlag
 LINE = 15
 LEFT = Align.AlignLeft | Align.AlignVCenter
+LABEL_WIDTH = 120.0
+"""Greatest width of a label beside a narrow block."""
 RUNS_ON_X = 16
 """Greatest distance in pixels at which the label of a narrow block begins beside it."""
 Measure = Callable[[str, bool], float]
@@ -122,7 +124,7 @@ class BlockPainter:
         nearest = axis.width
         for other in picture.following(block):
             nearest = min(nearest, axis.x_of(other.start))
-        return min(nearest - right - RUNS_ON_X, 120.0)
+        return min(nearest - right - RUNS_ON_X, LABEL_WIDTH)
 
     def _block(
         self, painter: QPainter, picture: DisplayList, axis: Axis, block: Block, strip: Strip, is_selected: bool
@@ -219,7 +221,8 @@ class BlockPainter:
             painter.setFont(look.font("small"))
             beside = self._beside(picture, block, axis)
             words_ = painter.fontMetrics().elidedText(label.outside, Qt.TextElideMode.ElideRight, int(beside + 8))
-            painter.drawText(QRectF(room.right() + 6, block.top + 1, beside + 8, M.lane - 2), LEFT, words_)
+            if words_ != "…":
+                painter.drawText(QRectF(room.right() + 6, block.top + 1, beside + 8, M.lane - 2), LEFT, words_)
         note = picture.notes.get(booking.id, "")
         if note and room.height() >= 3 * LINE and room.width() >= self.measure(note, True) + 16:
             soft = QRectF(room.left() - 2, room.top() + 2 * LINE + 1, self.measure(note, True) + 22, LINE + 2)

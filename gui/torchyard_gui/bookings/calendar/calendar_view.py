@@ -30,7 +30,7 @@ from torchyard_gui.bookings.calendar.calendar_geometry import CalendarGeometry
 from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter, SnapshotCache
 from torchyard_gui.bookings.calendar.calendar_target import Refuse
 from torchyard_gui.bookings.calendar.display_list import DisplayList, rows_changed
-from torchyard_gui.bookings.calendar.hit_testing import block_at, block_under, first_cursor
+from torchyard_gui.bookings.calendar.hit_testing import block_at, block_under, first_cursor, labelled_block_at
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyboardEdit
 from torchyard_gui.bookings.calendar.keyboard_input import KeyboardInput
 from torchyard_gui.bookings.calendar.mouse_input import MouseInput, is_left
@@ -329,15 +329,24 @@ class CalendarView(CalendarGeometry):
         return super().viewportEvent(event)
 
     def tooltip_at(self, position: QPoint) -> str:
-        """Returns the tool tip at a position: the details of a booking, or the time zone over the headings."""
+        """Returns the tool tip at a position: details of a booking or its label, name of a host, or the time zone."""
         if position.y() < M.days_header:
             return self.tr("Times are of {zone}").format(zone=self.axis.zone)
         block = self.block_at(position)
         if self.gesture is not None:
             return ""
         if block is None:
-            return self._use_tooltip(position)
-        return self.booking_tooltip(block.booking)
+            if (tip := self._use_tooltip(position) or self._host_tooltip(position)) or position.x() < M.lane_header:
+                return tip
+            block = labelled_block_at(self.picture, self.axis, self.in_lanes(position))
+        return self.booking_tooltip(block.booking) if block is not None else ""
+
+    def _host_tooltip(self, position: QPoint) -> str:
+        """Returns the name of a host, which may be elided, and its GPUs, over its heading."""
+        row = self.row_at(position)
+        if row is None or row.is_lane or position.x() >= M.lane_header:
+            return ""
+        return " · ".join(filter(None, (row.host, self.picture.host_notes.get(row.host, ""))))
 
     def _use_tooltip(self, position: QPoint) -> str:
         """Returns who uses a GPU without a booking, over its lane's heading or mark."""

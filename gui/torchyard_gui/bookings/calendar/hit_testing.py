@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPointF, Qt
 
 from torchyard_core.booking.search.slot_search import Fit
-from torchyard_gui.bookings.calendar.block_painting import rect_of
+from torchyard_gui.bookings.calendar.block_painting import LABEL_WIDTH, rect_of
 from torchyard_gui.bookings.calendar.blocks import Block
 from torchyard_gui.bookings.calendar.display_list import DisplayList
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.overlays import boxes_of
 from torchyard_gui.bookings.calendar.time_axis import Axis
+from torchyard_gui.theme.tokens import METRICS as M
 
 EDGE = 6
 """Width in pixels of the edges that resize a booking."""
@@ -33,6 +34,19 @@ def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
             rect = rect_of(block, axis)
             if rect.left() - 1 <= at.x() <= rect.right() + 1:
                 found = block
+    return found
+
+
+def labelled_block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
+    """Returns the narrow block whose label, on its right, is at a position that no block covers."""
+    found, nearest = None, LABEL_WIDTH + 14.0
+    for block in picture.blocks:
+        if block.top > at.y():
+            break
+        if block.top + M.lane > at.y():
+            distance = at.x() - rect_of(block, axis).right()
+            if 0 <= distance < nearest:
+                found, nearest = block, distance
     return found
 
 
