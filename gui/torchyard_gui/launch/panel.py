@@ -29,7 +29,7 @@ from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.next_steps import advice_text
 from torchyard_gui.widgets.screen_reader import announce
 
-WIDTH, HEIGHT = 540, 500
+WIDTH, HEIGHT = 560, 500
 
 
 class LaunchPanel(QDialog):

@@ -11,7 +11,7 @@ LEFT, RIGHT = Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight
 
 
 def host_elide_mode(name: str) -> Qt.TextElideMode:
-    """Returns where to elide the name of a host: hosts of one domain differ at the beginning, numbered ones at the end."""
+    """Returns where to elide the name of a host: hosts of one domain differ at the beginning."""
     return Qt.TextElideMode.ElideRight if "." in name else Qt.TextElideMode.ElideMiddle
 
 

@@ -232,21 +232,17 @@ def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
         for sibling in parent.children():
             if sibling is step:
                 below = False
-            elif (
-                below
-                or not isinstance(sibling, QWidget)
-                or not sibling.isVisible()
-                or sibling.isWindow()
-                or (
-                    sibling.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-                    and not sibling.property("toast")
-                )
-            ):
+            elif below or not isinstance(sibling, QWidget) or not sibling.isVisible() or sibling.isWindow():
                 continue
-            elif not (step in managed and sibling in managed):
+            elif not _is_see_through(sibling) and not (step in managed and sibling in managed):
                 found.append(QRect(sibling.mapTo(window, QPoint()), sibling.size()))
         step = parent
     return found
+
+
+def _is_see_through(widget: QWidget) -> bool:
+    """Whether a widget is painted over the page without a ground of its own, as a legend is."""
+    return widget.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents) and not widget.property("toast")
 
 
 def _layout_overlaps(parent: QWidget) -> list[Fault]:

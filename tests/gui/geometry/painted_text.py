@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from PySide6.QtCore import QPoint, QRect, QRectF
 from PySide6.QtGui import (
     QFontMetricsF,
-    QImage,
     QPaintDevice,
     QPaintEngine,
     QPaintEngineState,
@@ -130,10 +129,10 @@ class _Recorder(QPaintEngine):
     def drawPixmap(self, box: QRectF, pixmap: QPixmap, source: QRectF) -> None:
         """Ignores pixmaps."""
 
-    def drawImage(self, *arguments: QImage) -> None:
+    def drawImage(self, *arguments: object, **more: object) -> None:
         """Ignores images."""
 
-    def drawTiledPixmap(self, *arguments: QPixmap) -> None:
+    def drawTiledPixmap(self, *arguments: object) -> None:
         """Ignores tiles."""
 
     def drawPath(self, *arguments: object) -> None:
