@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QCoreApplication
 
+from torchyard_core.topology.strategies.replica_groups import GroupKind, ReplicaGroup
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 
@@ -25,7 +26,7 @@ def gpu_kinds(rack: RackContent) -> str:
 
 def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, ReplicaLiveState] | None) -> str:
     """Returns the text at the right of a rack's header: the use of its GPUs, or why the use is unknown."""
-    if rack.is_tray:
+    if rack.is_tray or rack.group is not None:
         return role_counts(rack.chips)
     if host is not None and host.is_unknown:
         if host.since:
@@ -100,7 +101,9 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns the second line of a chip in a design, which names its GPUs."""
+    """Returns the second line of a chip in a design, which names its GPUs, and in the frame of a group its host."""
+    if chip.by_group and chip.host:
+        return f"{chip.host}:{ranges(chip.gpus)}" if chip.gpus else chip.host
     if not chip.host and chip.wanted:
         return gpu_count(chip.wanted)
     if not chip.gpus:
@@ -198,18 +201,30 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
     return ", ".join(parts)
 
 
-def group_mark(number: int) -> str:
-    """Returns the mark of a group on a chip, such as `g0`."""
-    return translate("Canvas", "g{number}").format(number=number)
-
-
 def edges(count: int) -> str:
     """Returns the label of a trunk with the number of edges that it represents."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
-def not_placed() -> str:
-    return translate("Canvas", "Not placed")
+def rack_name(rack: RackContent) -> str:
+    """Returns the name of a host or a group, for the header of its rack."""
+    if rack.group is not None:
+        return group_name(rack.group)
+    return translate("Canvas", "Not placed") if rack.is_tray else rack.key
+
+
+def group_name(group: ReplicaGroup) -> str:
+    """Returns the title of a group, such as `Worker group 1`."""
+    if group.number is None:
+        return {
+            GroupKind.TRAINERS: translate("Canvas", "Trainers"),
+            GroupKind.SERVERS: translate("Canvas", "Servers"),
+            GroupKind.REDUCERS: translate("Canvas", "Reducers"),
+            GroupKind.EVALUATORS: translate("Canvas", "Evaluators"),
+        }[group.kind]
+    if group.kind is GroupKind.TRAINERS:
+        return translate("Canvas", "Worker group {number}").format(number=group.number)
+    return translate("Canvas", "Server group {number}").format(number=group.number)
 
 
 def more(count: int) -> str:
@@ -224,6 +239,10 @@ def target_text(target: str) -> str:
     if not gpu or gpu == "cpu":
         return translate("Canvas", "pin to {host}").format(host=host)
     return translate("Canvas", "pin to {host}, GPU {gpu}").format(host=host, gpu=gpu)
+
+
+def no_change() -> str:
+    return translate("Canvas", "changes nothing")
 
 
 def add_text(role: str, host: str) -> str:

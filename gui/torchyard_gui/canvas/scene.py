@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.strategies.replica_groups import replica_groups
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_core.topology.strategies.traffic import Traffic
 from torchyard_gui.canvas import labels, paint_cache
@@ -23,7 +24,7 @@ from torchyard_gui.canvas.geometry import Box, around
 from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.chip_painting import ChipState
-from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, racks_of, unplaced
+from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, frames_of, racks_of, unplaced
 from torchyard_gui.canvas.racks.layout import lay_tray
 from torchyard_gui.canvas.racks.rack_item import RackItem, reason_lines
 from torchyard_gui.canvas.racks.rack_layer import RackLayer
@@ -56,7 +57,8 @@ class TopologyScene(QGraphicsScene):
         self._racks = RackLayer(self.ground)
         self._edges = EdgeLayer(self._layer(self.ground, EDGES))
         self.mark = DropHighlight(self, TARGET)
-        self._traffic = Traffic()
+        self._by_group = False
+        self._shown: tuple[Plan | None, Sequence[HostFacts], Collection[str]] = (None, (), ())
         self._wiring = HostTraffic()
         self._zoom = 1.0
         self._kind = StrategyKind.NONE
@@ -73,12 +75,19 @@ class TopologyScene(QGraphicsScene):
     def show_plan(self, plan: Plan | None, hosts: Sequence[HostFacts] = (), also: Collection[str] = ()) -> None:
         """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
-        Items of unchanged racks and edges are kept.
+        Items of unchanged racks and edges are kept. *By group*, the frames of groups are shown in place of hosts.
         """
         self.touched.emit()
+        self._shown = (plan, hosts, also)
         traffic = traffic_of(plan.topology) if plan is not None else Traffic()
-        contents = list(racks_of(plan, hosts, also, traffic.groups)) if plan is not None else []
-        chips, reasons = unplaced(plan) if plan is not None else ((), ())
+        contents: list[RackContent] = []
+        chips: tuple[ChipContent, ...] = ()
+        reasons: tuple[str, ...] = ()
+        if plan is not None and self._by_group:
+            contents = list(frames_of(plan, replica_groups(plan.topology)))
+        elif plan is not None:
+            contents = list(racks_of(plan, hosts, also, traffic.groups))
+            chips, reasons = unplaced(plan)
         if chips:
             layout = lay_tray([chip.name for chip in chips], len(reason_lines(reasons)))
             contents.append(RackContent(TRAY, layout, chips, reasons=reasons))
@@ -86,8 +95,7 @@ class TopologyScene(QGraphicsScene):
         order = [planned.name for planned in plan.replicas] if plan is not None else []
         self._chips = {name: members[name] for name in order if name in members}
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
-        self._traffic = traffic
-        placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
+        placed = {chip.name: content.key for content in contents for chip in content.chips if content.key}
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
         self._racks.take(contents, self._apply_states)
         self._mark(self._chips)
@@ -139,8 +147,15 @@ class TopologyScene(QGraphicsScene):
         return bool(self._edges.items)
 
     @property
-    def has_groups(self) -> bool:
-        return bool(self._traffic.groups)
+    def by_group(self) -> bool:
+        """Whether replicas are shown in the frames of their groups, instead of on their hosts."""
+        return self._by_group
+
+    def set_by_group(self, by_group: bool) -> None:
+        if by_group != self._by_group:
+            self._by_group = by_group
+            self.mark.hide()
+            self.show_plan(*self._shown)
 
     @property
     def names(self) -> list[str]:
@@ -149,8 +164,8 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that have a rack, in the order of the racks."""
-        return [key for key in self._racks if key != TRAY]
+        """The hosts that have a rack, in the order of the racks; none among groups."""
+        return [key for key in self._racks if key != TRAY and not self._by_group]
 
     def chip(self, name: str) -> ChipContent | None:
         return self._chips.get(name)
@@ -217,6 +232,10 @@ class TopologyScene(QGraphicsScene):
         if not target:
             self.mark.hide()
             return
+        if self._by_group:
+            key, _, member = target.partition("/")
+            self.mark.aim(self.rect_of(member) if member else self.rect_of_rack(key), fits=fits, slot=bool(member))
+            return
         host, _, gpu = target.partition(":")
         rect = self.rect_of_slot(host, int(gpu)) if gpu.isdigit() else self.rect_of_rack(host)
         self.mark.aim(rect, fits=fits, slot=bool(gpu))
@@ -225,8 +244,7 @@ class TopologyScene(QGraphicsScene):
 
     def rect_of(self, name: str) -> QRectF:
         """Returns the rectangle of the first piece of a replica's chip; it is empty if the chip is not drawn."""
-        chip = self._chips.get(name)
-        return self._racks.rect_of(chip) if chip is not None else QRectF()
+        return self._racks.rect_of(name)
 
     def rect_of_rack(self, host: str) -> QRectF:
         return self._racks.rect_of_rack(host)
@@ -264,6 +282,10 @@ class TopologyScene(QGraphicsScene):
     def target_at(self, point: QPointF) -> str:
         """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose."""
         return self._racks.target_at(point)
+
+    def host_at(self, point: QPointF) -> str:
+        """Returns the host whose rack is at a point, or ""."""
+        return "" if self._by_group else self.target_at(point).partition(":")[0]
 
     def content_rect(self) -> QRectF:
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
@@ -320,7 +342,8 @@ class TopologyScene(QGraphicsScene):
         self.touched.emit()
         if not self.has_edges:
             return
-        chosen = {self._chips[name].host for name in self._selection}
+        holders = (self._racks.holder_of(name) for name in self._selection)
+        chosen = {item.content.key for item in holders if item is not None}
         unknown = {key for key, item in self._racks.items() if self._is_unknown(item)}
         self._edges.show_looks(chosen, unknown)
 
@@ -346,7 +369,8 @@ class TopologyScene(QGraphicsScene):
                 lifted=name in self._lifted,
                 problem=self._problems.get(name, ""),
             )
-            self._racks[chip.host].set_mark(name, state)
+            if (holder := self._racks.holder_of(name)) is not None:
+                holder.set_mark(name, state)
 
     def _take_theme(self) -> None:
         self.touched.emit()

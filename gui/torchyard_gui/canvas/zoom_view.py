@@ -184,8 +184,7 @@ class ZoomView(QGraphicsView):
         elif tiles:
             self._legend.explain(())
         else:
-            canvas = self._canvas
-            self._legend.explain(entries_of(canvas.strategy, canvas.wiring, has_groups=canvas.has_groups))
+            self._legend.explain(entries_of(self._canvas.strategy, self._canvas.wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
         # Qt caches the background (CacheBackground), so that drags need no Python.

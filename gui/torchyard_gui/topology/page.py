@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
@@ -15,6 +15,7 @@ from torchyard_core.problems import Problem
 from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role
+from torchyard_core.topology.placement.pin_syntax import pin_text
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
@@ -44,6 +45,13 @@ if TYPE_CHECKING:
 YAML_WIDTH = 420
 
 
+class PageSettings(RecentFiles, Protocol):
+    """Settings of the page that outlive the window."""
+
+    canvas_by_group: bool
+    """Whether replicas are shown by group instead of by host."""
+
+
 class TopologyPage(QWidget):
     """The Topology page. The window places `bar`, the top bar, above the page."""
 
@@ -55,7 +63,7 @@ class TopologyPage(QWidget):
     def __init__(
         self,
         hosts: HostsSource,
-        settings: RecentFiles,
+        settings: PageSettings,
         *,
         document: TopologyDocument | None = None,
         recovery_folder: Path | None = None,
@@ -74,6 +82,7 @@ class TopologyPage(QWidget):
         self.document = document if document is not None else TopologyDocument()
         self.editor = Editor(self.document, hosts, self)
         self._hosts = hosts
+        self._settings = settings
         self.planning = planning if planning is not None else PlanningTime(parent=self)
         self._may_close = False
         self._plan: Plan = plan(self.document.value, ())
@@ -103,6 +112,7 @@ class TopologyPage(QWidget):
         )
         self.setFocusProxy(self.view)
         self._join()
+        self.by_group.setChecked(settings.canvas_by_group)
         self._refresh()
         self._follow_file()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
@@ -187,6 +197,10 @@ class TopologyPage(QWidget):
         self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
+        tip = self.tr("Show replicas in their worker and server groups, instead of on their hosts")
+        self.by_group = view(self.tr("By group"), lambda: None, "Ctrl+G", "", tip)
+        self.by_group.setCheckable(True)
+        self.by_group.toggled.connect(self._show_by_group)
         fields = self.tr("Go to the fields; shuts them again where they lie over the page")
         checks = self.tr("Log in on every host and read what it has. Changes nothing there")
         self._view_actions = [
@@ -194,6 +208,7 @@ class TopologyPage(QWidget):
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
             view(self.tr("Full size"), self.view.reset, "Ctrl+0"),
             view(self.tr("Fit everything"), self.view.fit, "Ctrl+Shift+0", "fit"),
+            self.by_group,
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
@@ -219,6 +234,9 @@ class TopologyPage(QWidget):
         self.files.opened.connect(self.view.fit)
         self.scene.selection_changed.connect(self.editor.select)
         self.view.fits = self.editor.why_not
+        self.view.group_fits = self.editor.why_not_regroup
+        self.view.group_effect = self.editor.regroup_effect
+        self.view.regroup_requested.connect(self._regroup)
         self.view.role_fits = lambda role, target: self.editor.why_not_new(Role(role), target)
         self.view.pin_requested.connect(lambda names, target: self._do(self.editor.pin(names, target)))
         self.view.role_dropped.connect(lambda role, target: self._do(self.editor.add(Role(role), 1, target)))
@@ -236,6 +254,7 @@ class TopologyPage(QWidget):
         self.problems.jump.connect(self.jump_to)
         set_kind = partial(self.editor.set_strategy, "kind", label=self.tr("strategy"))
         self.bar.strategy_chosen.connect(lambda kind: self._do(set_kind(kind.value)))
+        self.bar.arrangement.changed.connect(lambda key: self.by_group.setChecked(key == "group"))
         self.autosave.failed.connect(self.say)
 
     def _refresh(self) -> None:
@@ -335,6 +354,20 @@ class TopologyPage(QWidget):
     def _do(self, why_not: str) -> None:
         if why_not:
             self.say(why_not)
+
+    def _regroup(self, names: list[str], target: str) -> None:
+        places = {
+            planned.name: pin_text(planned.host, [gpu.index for gpu in planned.gpus])
+            for planned in self._plan.replicas
+            if planned.host is not None
+        }
+        self._do(self.editor.regroup(names, target, places))
+
+    def _show_by_group(self, by_group: bool) -> None:
+        self.bar.arrangement.set_value("group" if by_group else "host")
+        self.scene.set_by_group(by_group)
+        self.view.fit()
+        self._settings.canvas_by_group = by_group
 
     def _host_chosen(self, host: str) -> None:
         self._do(self.editor.show_host(host))

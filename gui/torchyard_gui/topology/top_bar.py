@@ -16,6 +16,7 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence
 from torchyard_gui.topology.planned_time_control import PlannedTimeControl
+from torchyard_gui.widgets.input_fields import Segmented
 from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
@@ -39,6 +40,10 @@ class TopBar(QFrame):
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
+        self.arrangement = Segmented([("host", self.tr("By host")), ("group", self.tr("By group"))])
+        self.arrangement.setAccessibleName(self.tr("Arrangement of replicas"))
+        self.arrangement.button("host").setToolTip(self.tr("Replicas on their hosts (Ctrl+G)"))
+        self.arrangement.button("group").setToolTip(self.tr("Replicas in their worker and server groups (Ctrl+G)"))
         self.when = PlannedTimeControl(planning)
         self.gpus = ElidedLabel(role="small", ink="2")
         self._strategy_name = label(self.tr("Strategy"), ink="2")
@@ -54,6 +59,8 @@ class TopBar(QFrame):
             12,
             self._strategy_name,
             self.strategy,
+            4,
+            self.arrangement,
             (None, 1),
             self.when,
             self.gpus,

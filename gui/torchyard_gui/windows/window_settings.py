@@ -39,6 +39,15 @@ class WindowSettings:
         self._settings.setValue("topology/planned", text)
 
     @property
+    def canvas_by_group(self) -> bool:
+        """Whether the Topology page shows replicas by group instead of by host."""
+        return cast(bool, self._settings.value("topology/by_group", False, type=bool))
+
+    @canvas_by_group.setter
+    def canvas_by_group(self, by_group: bool) -> None:
+        self._settings.setValue("topology/by_group", by_group)
+
+    @property
     def recent_files(self) -> list[Path]:
         """The paths of recently used topology files, the latest first."""
         count = self._settings.beginReadArray("recent")

@@ -1,4 +1,7 @@
-"""Drag of chips: a drop on a slot or host pins the replicas, a drop beside all racks unpins them."""
+"""Drag of chips: a drop on a slot or host pins the replicas, a drop beside all racks unpins them.
+
+Among groups, a drop moves the replicas to the group, or beside all frames makes a new one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from torchyard_gui.widgets.gesture import Gesture
 
 Fits = Callable[[list[str], str], str]
 """Returns why replicas cannot go to a target, or ""."""
-
+Effect = Callable[[list[str], str], str]
+"""Returns what a drop of replicas on a target does or would do, or "" if it changes nothing."""
 
 GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
 """Position of the cursor in the dragged chip."""
@@ -36,8 +40,13 @@ class DragChips(Gesture):
         position: QPoint,
         fits: Fits | None,
         drop: Callable[[list[str], str], None],
+        effect: Effect | None = None,
     ):
-        """Starts the gesture. Without `fits`, chips can be clicked but not dragged."""
+        """Starts the gesture. Without `fits`, chips can be clicked but not dragged.
+
+        Args:
+            effect: Describes the drop. By default it pins or unpins.
+        """
         self._view = view
         self._scene = scene
         self._pressed = pressed
@@ -46,6 +55,7 @@ class DragChips(Gesture):
         self._room = view.viewport().size().toTuple()
         self._fits = fits
         self._drop = drop
+        self._effect = effect if effect is not None else self._pinning
         self._ghost: DragPreview | None = None
         self._still: SnapshotCache | None = None
         self._target = ""
@@ -81,9 +91,9 @@ class DragChips(Gesture):
                 self._scene.set_selection([self._pressed])
             return
         target, reason = self._target, self._reason
-        changes = self._changes(target)
+        changes = not reason and bool(self._effect(self._names, target))
         self._put_down()
-        if changes and not reason:
+        if changes:
             self._drop(self._names, target)
 
     def cancel(self) -> None:
@@ -104,18 +114,19 @@ class DragChips(Gesture):
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
-        self._reason = self._fits(self._names, target) if self._changes(target) else ""
-        self._ghost.say(self._reason or labels.target_text(target), bool(self._reason))
+        effect = self._effect(self._names, target)
+        self._reason = self._fits(self._names, target) if effect else ""
+        self._ghost.say(self._reason or effect or labels.no_change(), bool(self._reason))
         self._scene.set_target(target, not self._reason)
 
-    def _changes(self, target: str) -> bool:
-        """Returns whether a drop on the target would have an effect."""
+    def _pinning(self, names: list[str], target: str) -> str:
         chips = [chip for name in self._names if (chip := self._scene.chip(name)) is not None]
+        changes = True
         if not target:
-            return any(chip.pinned for chip in chips)
-        if len(chips) == 1 and chips[0].gpus:
-            return target not in {f"{chips[0].host}:{gpu}" for gpu in chips[0].gpus}
-        return True
+            changes = any(chip.pinned for chip in chips)
+        elif len(chips) == 1 and chips[0].gpus:
+            changes = target not in {f"{chips[0].host}:{gpu}" for gpu in chips[0].gpus}
+        return labels.target_text(target) if changes else ""
 
     def _put_down(self) -> None:
         if self._still is not None:

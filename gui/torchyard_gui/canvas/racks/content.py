@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.placement.pin_syntax import parse_pin
+from torchyard_core.topology.strategies.replica_groups import ReplicaGroup
 from torchyard_core.topology.strategies.traffic import Group
-from torchyard_gui.canvas.racks.layout import RackLayout, lay_rack
+from torchyard_gui.canvas.racks.layout import RackLayout, group_columns, lay_group, lay_rack
 from torchyard_gui.widgets.next_steps import quoted
 
 TRAY = ""
@@ -32,11 +33,13 @@ class ChipContent:
     trains: bool
     group: int | None = None
     """Its worker or server group, or None if there is only one."""
+    by_group: bool = False
+    """Whether it is drawn in the frame of its group, where it names its host."""
 
 
 @dataclass(frozen=True)
 class RackContent:
-    """Content of a rack: one host, or the tray of replicas without a place."""
+    """Content of a rack: one host, the tray of replicas without a place, or the frame of a group."""
 
     key: str
     layout: RackLayout
@@ -54,6 +57,10 @@ class RackContent:
     checked: bool = False
     reasons: tuple[str, ...] = ()
     """For the tray: why its replicas cannot be placed."""
+    section: str = ""
+    """Heading of the racks among which it stands, such as the value of its label `rack`."""
+    group: ReplicaGroup | None = None
+    """The group whose frame this is; None for hosts and the tray."""
 
     @property
     def is_tray(self) -> bool:
@@ -85,6 +92,19 @@ def racks_of(
             on_host.setdefault(planned.host, []).append(planned)
     shown = {*on_host, *_pinned_hosts(plan), *also}
     return tuple(_rack(host, on_host.get(host.name, ()), plan, group_of) for host in hosts if host.name in shown)
+
+
+def frames_of(plan: Plan, groups: Sequence[ReplicaGroup]) -> tuple[RackContent, ...]:
+    """Returns the contents of the frames of groups. All frames are equally wide."""
+    across = group_columns(max((len(group.members) for group in groups), default=1))
+    planned = {replica.name: replica for replica in plan.replicas}
+    frames = []
+    for group in groups:
+        members = [planned[name] for name in group.members if name in planned]
+        chips = tuple(replace(_chip(member, plan, group.number), by_group=True) for member in members)
+        layout = lay_group([chip.name for chip in chips], across)
+        frames.append(RackContent(group.key, layout, chips, group=group))
+    return tuple(frames)
 
 
 def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:

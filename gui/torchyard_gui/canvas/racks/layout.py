@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from math import ceil, sqrt
 
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.theme.tokens import METRICS as M
@@ -21,8 +22,6 @@ CPU_ACROSS = 2
 INNER = M.rack - 2 * PAD
 SLOT_ACROSS, SLOT_DOWN = M.slot_width + M.slot_gap, M.slot_height + M.slot_gap
 """Pitch of the slots."""
-RACK_ACROSS = M.rack + M.gap_across
-"""Pitch of the racks."""
 LINE = M.line
 MARGIN = 24
 """Margin around all racks."""
@@ -43,10 +42,7 @@ class RackLayout:
     """Vertical position of the line above the footer."""
     words: Box | None = None
     """The tray's box for reasons."""
-
-    @property
-    def width(self) -> float:
-        return M.rack
+    width: float = M.rack
 
     @property
     def slots_top(self) -> float:
@@ -108,6 +104,22 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
     return RackLayout(bottom + PAD, {}, chips, bottom + PAD, words)
 
 
+def group_columns(largest: int) -> int:
+    """Returns the number of chips across a group frame, for all frames the same, so that the largest is not too tall.
+
+    A rack's four are kept for small groups; beyond, the frame of the largest group is about square.
+    """
+    return max(SLOTS_ACROSS, ceil(sqrt(largest * SLOT_DOWN / SLOT_ACROSS)))
+
+
+def lay_group(names: Sequence[str], across: int) -> RackLayout:
+    """Lays out the frame of a group, with `across` chips in each row."""
+    chips = {name: (_slot(position, across),) for position, name in enumerate(names)}
+    rows = max(-(-len(names) // across), 1)
+    bottom = M.rack_header + rows * SLOT_DOWN - M.slot_gap + PAD
+    return RackLayout(bottom, {}, chips, bottom, width=2 * PAD + across * SLOT_ACROSS - M.slot_gap)
+
+
 def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
     """Returns the boxes that cover the slots at these positions: parts of rows, or several equal rows as one block."""
     stretches: list[tuple[int, int, int]] = []
@@ -129,8 +141,8 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
 
-def _slot(position: int) -> Box:
-    row, column = divmod(position, SLOTS_ACROSS)
+def _slot(position: int, across: int = SLOTS_ACROSS) -> Box:
+    row, column = divmod(position, across)
     return Box(
         PAD + column * (M.slot_width + M.slot_gap),
         M.rack_header + row * (M.slot_height + M.slot_gap),
@@ -161,6 +173,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Heading:
+    """Heading above a section of racks."""
+
+    section: str
+    box: Box
+
+
+@dataclass(frozen=True)
 class Grid:
     """Racks in rows and columns. Racks of the same row are aligned at their tops."""
 
@@ -168,18 +188,25 @@ class Grid:
     cells: tuple[Cell, ...] = ()
     tops: tuple[float, ...] = ()
     """By row."""
+    width: float = M.rack
+    """Width of each rack."""
+    headings: tuple[Heading, ...] = ()
+
+    @property
+    def pitch(self) -> float:
+        return self.width + M.gap_across
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[int, int], Cell]:
+        return {(cell.row, cell.column): cell for cell in self.cells}
 
     def cell_at(self, x: float, y: float) -> Cell | None:
         """Returns the cell at a point, or None.
 
         The position is computed without a search, because this method is called on every mouse move.
         """
-        row, column = bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS)
-        at = row * self.columns + column
-        if row < 0 or not 0 <= column < self.columns or at >= len(self.cells):
-            return None
-        cell = self.cells[at]
-        return cell if cell.box.has(x, y) else None
+        cell = self._by_place.get((bisect_right(self.tops, y) - 1, int(x // self.pitch)))
+        return cell if cell is not None and cell.box.has(x, y) else None
 
     def cell(self, key: str) -> Cell:
         return next(cell for cell in self.cells if cell.key == key)
@@ -193,7 +220,7 @@ class Grid:
         return members[0].y + round(min(box.height for box in members) / 2)
 
 
-def arrange(heights: Mapping[str, float], columns: int) -> Grid:
+def arrange(heights: Mapping[str, float], columns: int, width: float = M.rack) -> Grid:
     """Arranges racks row by row.
 
     Args:
@@ -207,13 +234,13 @@ def arrange(heights: Mapping[str, float], columns: int) -> Grid:
         members = keys[start : start + columns]
         tops.append(top)
         for column, key in enumerate(members):
-            box = Box(column * (M.rack + M.gap_across), top, M.rack, heights[key])
+            box = Box(column * (width + M.gap_across), top, width, heights[key])
             cells.append(Cell(key, row, column, box))
         top += max(heights[key] for key in members) + M.gap_down
-    return Grid(columns, tuple(cells), tuple(tops))
+    return Grid(columns, tuple(cells), tuple(tops), width)
 
 
-def best_columns(heights: Sequence[float], width: float, height: float) -> int:
+def best_columns(heights: Sequence[float], width: float, height: float, rack_width: float = M.rack) -> int:
     """Returns the number of columns at which racks of these heights appear largest in a view, up to full size.
 
     Among equal sizes, the most square arrangement is chosen, because it keeps loops short, and then the wider one.
@@ -224,7 +251,7 @@ def best_columns(heights: Sequence[float], width: float, height: float) -> int:
 
     def merit(columns: int) -> tuple[float, int, int]:
         rows = [heights[start : start + columns] for start in range(0, count, columns)]
-        across = columns * (M.rack + M.gap_across) - M.gap_across + 2 * MARGIN
+        across = columns * (rack_width + M.gap_across) - M.gap_across + 2 * MARGIN
         down = sum(max(row) for row in rows) + (len(rows) - 1) * M.gap_down + 2 * MARGIN
         scale = min(1.0, width / across, height / down)
         return (round(scale, 3), -abs(columns - len(rows)), columns)

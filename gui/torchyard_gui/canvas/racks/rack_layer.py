@@ -8,9 +8,10 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtWidgets import QGraphicsItem
 
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent
+from torchyard_gui.canvas.racks.content import TRAY, RackContent
 from torchyard_gui.canvas.racks.layout import Grid, arrange, best_columns
 from torchyard_gui.canvas.racks.rack_item import RackItem
+from torchyard_gui.theme.tokens import METRICS as M
 
 
 class RackLayer(Mapping[str, RackItem]):
@@ -21,6 +22,8 @@ class RackLayer(Mapping[str, RackItem]):
         """The place of each rack."""
         self._ground = ground
         self._items: dict[str, RackItem] = {}
+        self._key_of: dict[str, str] = {}
+        """Key of the rack with the chip of each replica."""
         self._room = QSizeF()
         self._occasion: tuple[tuple[str, ...], float, float] | None = None
         self._columns = 1
@@ -50,6 +53,7 @@ class RackLayer(Mapping[str, RackItem]):
                 item.set_content(content)
             items[content.key] = item
         self._items = items
+        self._key_of = {chip.name: content.key for content in contents for chip in content.chips}
 
     def set_room(self, room: QSizeF) -> None:
         """Sets the size of the view, from which `arrange` chooses the number of columns."""
@@ -59,11 +63,13 @@ class RackLayer(Mapping[str, RackItem]):
         """Places the racks. Returns whether a rack was added, removed or moved."""
         heights = {key: item.content.layout.height for key, item in self._items.items()}
         # The number of columns changes only with the hosts or the view, so that racks stay in place during a gesture.
-        occasion = (tuple(heights), self._room.width(), self._room.height())
+        width = max((item.content.layout.width for item in self._items.values()), default=M.rack)
+        room = (self._room.width(), self._room.height())
+        occasion = (tuple(heights), *room)
         if occasion != self._occasion:
             self._occasion = occasion
-            self._columns = best_columns(list(heights.values()), self._room.width(), self._room.height())
-        grid = arrange(heights, self._columns)
+            self._columns = best_columns(list(heights.values()), *room, width)
+        grid = arrange(heights, self._columns, width)
         if grid == self.grid:
             return False
         self.grid = grid
@@ -71,10 +77,14 @@ class RackLayer(Mapping[str, RackItem]):
             self._items[cell.key].setPos(cell.box.x, cell.box.y)
         return True
 
-    def rect_of(self, chip: ChipContent) -> QRectF:
+    def holder_of(self, name: str) -> RackItem | None:
+        """Returns the rack with the chip of a replica."""
+        return self._items.get(self._key_of.get(name, "?"))
+
+    def rect_of(self, name: str) -> QRectF:
         """Returns the box of the first piece of a replica's chip; it is empty if the chip is not drawn."""
-        item = self._items.get(chip.host)
-        boxes = item.pieces(chip.name) if item is not None else ()
+        item = self.holder_of(name)
+        boxes = item.pieces(name) if item is not None else ()
         return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()
 
     def rect_of_rack(self, host: str) -> QRectF:
@@ -110,11 +120,18 @@ class RackLayer(Mapping[str, RackItem]):
         return found
 
     def target_at(self, point: QPointF) -> str:
-        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose."""
+        """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose.
+
+        Among groups it is "trainers:1/worker-5" on a chip, "trainers:1" on a frame, or "" for a new group.
+        """
         x, y = point.toTuple()
         cell = self.grid.cell_at(x, y)
         if cell is None or cell.key == TRAY:
             return ""
         left, top, _, _ = cell.box
-        slot = self._items[cell.key].slot_at(x - left, y - top)
+        item = self._items[cell.key]
+        if item.content.group is not None:
+            name = item.chip_at(x - left, y - top)
+            return f"{cell.key}/{name}" if name else cell.key
+        slot = item.slot_at(x - left, y - top)
         return cell.key if slot is None else f"{cell.key}:{slot}"

@@ -68,8 +68,7 @@ def _paint_name(painter: QPainter, rack: RackContent, mark: str, zoom: float) ->
     if mark:
         width -= 16
         paint_cache.put_mark(painter, mark, width, 3, 13)
-    name = labels.not_placed() if rack.is_tray else rack.key
-    name = paint_cache.elided(name, int(width - PAD - 2), "tiny")
+    name = paint_cache.elided(labels.rack_name(rack), int(width - PAD - 2), "tiny")
     paint_cache.write(painter, PAD, NAME_HEIGHT - 3, name, "text", "tiny")
     painter.restore()
 
@@ -137,7 +136,7 @@ def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
     """Returns the cells of slots and of replicas on CPUs, each with the name of its replica, or "" if it is free."""
     of_gpu = {gpu: chip.name for chip in rack.chips for gpu in chip.gpus}
     names = [of_gpu.get(gpu, "") for gpu in rack.layout.slots]
-    names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray]
+    names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray or rack.group is not None]
     if not names:
         return []
     pad, gap = PAD / zoom, GAP / zoom

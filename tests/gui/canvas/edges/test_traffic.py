@@ -14,7 +14,6 @@ from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic, lay
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import arrange
-from torchyard_gui.canvas.racks.rack_painting import hull
 from torchyard_gui.canvas.scene import TopologyScene
 
 Kind = StrategyKind
@@ -103,9 +102,3 @@ def test_no_line_of_a_trunk_lies_over_a_rack(columns: int, racks: int) -> None:
         line = Box(min(x1, x2), min(y1, y2), abs(x1 - x2), abs(y1 - y2)).grown(0.5)
         inside = [cell.key for cell in grid.cells if cell.box.grown(-1).meets(line)]
         assert inside == [], f"{grid_keys}: {(x1, y1)} to {(x2, y2)}"
-
-
-def test_a_groups_frame_is_one_piece_where_its_chips_touch() -> None:
-    four = [Box(12, 36, 76, 40), Box(96, 36, 76, 40), Box(12, 84, 76, 40), Box(96, 84, 76, 40)]
-    assert len(hull(four).toSubpathPolygons()) == 1
-    assert len(hull([four[0], four[3]]).toSubpathPolygons()) == 2
