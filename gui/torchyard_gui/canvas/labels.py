@@ -54,6 +54,34 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
     return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)
 
 
+def section_summary(
+    racks: Sequence[RackContent],
+    hosts: Mapping[str, HostLiveState],
+    states: Mapping[str, ReplicaLiveState] | None,
+    edges: int,
+) -> str:
+    """Returns the summary of a section of racks, such as `16 hosts · 120 of 128 GPUs used · 96 edges to others`."""
+    count = len(racks)
+    parts = [translate("Canvas", "1 host") if count == 1 else translate("Canvas", "{count} hosts").format(count=count)]
+    total = sum(len(rack.layout.slots) for rack in racks)
+    unknown = sum(rack.key in hosts and hosts[rack.key].is_unknown for rack in racks)
+    if states is None:
+        used, text = sum(rack.used for rack in racks), translate("Canvas", "{used} of {total} GPUs used")
+    else:
+        chips = [chip for rack in racks for chip in rack.chips]
+        used = sum(len(chip.gpus) for chip in chips if _is_busy(states.get(chip.name)))
+        text = translate("Canvas", "{used} of {total} GPUs busy")
+    if total:
+        parts.append(text.format(used=used, total=total))
+    if unknown:
+        parts.append(translate("Canvas", "{count} unknown").format(count=unknown))
+    if edges == 1:
+        parts.append(translate("Canvas", "1 edge to others"))
+    elif edges:
+        parts.append(translate("Canvas", "{count} edges to others").format(count=f"{edges:,}"))
+    return " · ".join(parts)
+
+
 def short_use(rack: RackContent) -> str:
     """Returns the use of a small rack, such as `3 of 4`."""
     if rack.is_tray or not rack.gpus:

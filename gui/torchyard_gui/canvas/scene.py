@@ -5,6 +5,7 @@ It has a single view, which determines the zoom (for the level of detail) and th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from PySide6.QtCore import QObject, QPointF, QRectF, QSizeF, Signal
@@ -19,7 +20,7 @@ from torchyard_core.topology.strategies.traffic import Traffic
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.drop_highlight import DropHighlight
 from torchyard_gui.canvas.edges.edge_layer import EdgeLayer
-from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic
+from torchyard_gui.canvas.edges.traffic import HostTraffic, host_traffic, leaving_edges
 from torchyard_gui.canvas.geometry import Box, around
 from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
@@ -60,6 +61,9 @@ class TopologyScene(QGraphicsScene):
         self._by_group = False
         self._shown: tuple[Plan | None, Sequence[HostFacts], Collection[str]] = (None, (), ())
         self._wiring = HostTraffic()
+        self._section_wiring = HostTraffic()
+        self._leaving: Counter[str] = Counter()
+        """Number of edges between each section and the others."""
         self._zoom = 1.0
         self._kind = StrategyKind.NONE
         self._states: Mapping[str, ReplicaLiveState] | None = None
@@ -97,6 +101,11 @@ class TopologyScene(QGraphicsScene):
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
         placed = {chip.name: content.key for content in contents for chip in content.chips if content.key}
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
+        section_of = {chip.name: content.section for content in contents for chip in content.chips if content.section}
+        self._section_wiring, self._leaving = HostTraffic(), Counter[str]()
+        if plan is not None and section_of:
+            self._section_wiring = host_traffic(traffic, section_of, plan.topology.strategy)
+            self._leaving = leaving_edges(traffic, section_of)
         self._racks.take(contents, self._apply_states)
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
@@ -109,6 +118,7 @@ class TopologyScene(QGraphicsScene):
         for item in self._racks.values():
             item.set_states(self._states)
         self._show_edge_looks()
+        self._show_headings()
         self.states_changed.emit()
 
     def show_hosts(self, hosts: Mapping[str, HostLiveState]) -> None:
@@ -118,6 +128,7 @@ class TopologyScene(QGraphicsScene):
         for name, item in self._racks.items():
             item.set_host(self._hosts.get(name))
         self._show_edge_looks()
+        self._show_headings()
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
         """Sets the problem of each affected replica. A design marks their chips with a triangle."""
@@ -141,6 +152,12 @@ class TopologyScene(QGraphicsScene):
     def wiring(self) -> HostTraffic:
         """The traffic between hosts that the edges show."""
         return self._wiring
+
+    @property
+    def drawn_wiring(self) -> HostTraffic:
+        """The traffic that is drawn at this zoom: between hosts, or as a summary between sections."""
+        sectioned = level_of(self._zoom) is Level.TILE and self._racks.grid.sections is not None
+        return self._section_wiring if sectioned else self._wiring
 
     @property
     def has_edges(self) -> bool:
@@ -289,8 +306,11 @@ class TopologyScene(QGraphicsScene):
 
     def content_rect(self) -> QRectF:
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
-        for item in self._edges.items:
-            rect = rect.united(item.boundingRect())
+        for heading in self._racks.grid.headings:
+            rect = rect.united(QRectF(*heading.box))
+        # Edges between sections stay inside the sections, and are routed after the zoom is known.
+        for item in self._edges.items if self._racks.grid.sections is None else ():
+            rect = rect.united(item.sceneBoundingRect())
         return rect
 
     # The view calls the following methods.
@@ -303,10 +323,11 @@ class TopologyScene(QGraphicsScene):
 
     def set_zoom(self, zoom: float) -> None:
         self.touched.emit()
-        self._zoom = zoom
-        self._edges.set_visible(level_of(zoom) is not Level.TILE)
-        for item in self._racks.values():
+        before, self._zoom = self._zoom, zoom
+        for item in (*self._racks.values(), *self._racks.headings.values()):
             item.set_zoom(zoom)
+        if Level.TILE in (level_of(before), level_of(zoom)):
+            self._lay_edges()
 
     def helpEvent(self, event: QGraphicsSceneHelpEvent) -> None:
         QToolTip.showText(event.screenPos(), self.tooltip_at(event.scenePos()), event.widget())
@@ -333,16 +354,40 @@ class TopologyScene(QGraphicsScene):
 
     def _arrange(self) -> None:
         moved = self._racks.arrange()
-        self._edges.lay(self._racks.grid, self._wiring)
-        self._show_edge_looks()
+        self._show_headings()
+        if moved and self._racks.grid.sections is not None:
+            # The zoom that follows decides which edges are drawn; routing those of a hundred hosts takes long.
+            self.arranged.emit()
+            moved = False
+        self._lay_edges()
         if moved:
             self.arranged.emit()
+
+    def _lay_edges(self) -> None:
+        """Routes the edges between hosts, or as a summary those between sections where hosts are tiles."""
+        grid = self._racks.grid
+        if level_of(self._zoom) is not Level.TILE:
+            self._edges.lay(grid, self._wiring)
+        elif grid.sections is not None:
+            self._edges.lay(grid.sections, self._section_wiring, self._zoom)
+        else:
+            self._edges.lay(grid, self._wiring, self._zoom)
+        self._show_edge_looks()
+
+    def _show_headings(self) -> None:
+        for name, heading in self._racks.headings.items():
+            racks = [item.content for item in self._racks.members(name)]
+            heading.set_zoom(self._zoom)
+            heading.set_summary(labels.section_summary(racks, self._hosts, self._states, self._leaving[name]))
 
     def _show_edge_looks(self) -> None:
         self.touched.emit()
         if not self.has_edges:
             return
         holders = (self._racks.holder_of(name) for name in self._selection)
+        if level_of(self._zoom) is Level.TILE and self._racks.grid.sections is not None:
+            self._edges.show_looks({item.content.section for item in holders if item is not None}, ())
+            return
         chosen = {item.content.key for item in holders if item is not None}
         unknown = {key for key, item in self._racks.items() if self._is_unknown(item)}
         self._edges.show_looks(chosen, unknown)
@@ -374,6 +419,6 @@ class TopologyScene(QGraphicsScene):
 
     def _take_theme(self) -> None:
         self.touched.emit()
-        for item in (*self._racks.values(), *self._edges.items):
+        for item in (*self._racks.values(), *self._racks.headings.values(), *self._edges.items):
             item.update()
         self.update()

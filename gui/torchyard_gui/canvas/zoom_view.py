@@ -181,10 +181,8 @@ class ZoomView(QGraphicsView):
         tiles = level_of(self.zoom) is Level.TILE
         if tiles and self._canvas.is_live:
             self._legend.explain(None)
-        elif tiles:
-            self._legend.explain(())
         else:
-            self._legend.explain(entries_of(self._canvas.strategy, self._canvas.wiring))
+            self._legend.explain(entries_of(self._canvas.strategy, self._canvas.drawn_wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
         # Qt caches the background (CacheBackground), so that drags need no Python.

@@ -45,6 +45,11 @@ class RackLayout:
     width: float = M.rack
 
     @property
+    def across(self) -> int:
+        """Number of slots or chips in a row."""
+        return round((self.width - 2 * PAD + M.slot_gap) / SLOT_ACROSS)
+
+    @property
     def slots_top(self) -> float:
         """The top of the slots, below the header and the reasons in the tray."""
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
@@ -191,6 +196,8 @@ class Grid:
     width: float = M.rack
     """Width of each rack."""
     headings: tuple[Heading, ...] = ()
+    sections: Grid | None = None
+    """The sections with their headings as cells, if the racks stand in sections."""
 
     @property
     def pitch(self) -> float:
@@ -257,3 +264,80 @@ def best_columns(heights: Sequence[float], width: float, height: float, rack_wid
         return (round(scale, 3), -abs(columns - len(rows)), columns)
 
     return max(range(1, min(count, 64) + 1), key=merit)
+
+
+HEADING = 72.0
+"""Height of the heading of a section. At the zoom that shows a hundred hosts it holds one line of text."""
+SECTION_GAP = 110.0
+"""Distance of a heading from the racks above it."""
+PORT_ROOM = 34.0
+"""Room above a heading for the port of an edge between sections."""
+MOST_ACROSS = 12
+"""Most racks in a row of a section."""
+
+
+def arrange_sections(
+    heights: Mapping[str, float], sections: Mapping[str, Sequence[str]], shape: tuple[int, int]
+) -> Grid:
+    """Arranges racks in sections, each with a heading; the section "" has none.
+
+    Args:
+        heights: Height of each rack by its key.
+        sections: Keys of the racks by section.
+        shape: Number of sections side by side, and of racks in a row of a section.
+    """
+    beside, across = shape
+    pitch = M.rack + M.gap_across
+    cells: list[Cell] = []
+    tops: list[float] = []
+    headings: list[Heading] = []
+    blocks: list[Cell] = []
+    names = list(sections)
+    top = 0.0
+    for band, start in enumerate(range(0, len(names), beside)):
+        members = names[start : start + beside]
+        band_top = top
+        top += HEADING
+        for line in range(max(-(-len(sections[name]) // across) for name in members)):
+            row: list[Cell] = []
+            for place, name in enumerate(members):
+                for at, key in enumerate(sections[name][line * across : (line + 1) * across]):
+                    column = place * across + at
+                    row.append(Cell(key, len(tops), column, Box(column * pitch, top, M.rack, heights[key])))
+            tops.append(top)
+            cells += row
+            top += max(cell.box.height for cell in row) + M.gap_down
+        for place, name in enumerate(members):
+            heading = Box(place * across * pitch, band_top, across * pitch - M.gap_across, HEADING)
+            block_top = band_top - PORT_ROOM
+            block = Box(heading.x, block_top, heading.width, top - M.gap_down - block_top)
+            blocks.append(Cell(name, band, place, block))
+            if name:
+                headings.append(Heading(name, heading))
+        top += SECTION_GAP - M.gap_down
+    block_tops = tuple(dict.fromkeys(block.box.y for block in blocks))
+    blocks_grid = Grid(beside, tuple(blocks), block_tops, across * pitch - M.gap_across)
+    return Grid(beside * across, tuple(cells), tuple(tops), M.rack, tuple(headings), blocks_grid)
+
+
+def best_shape(
+    heights: Mapping[str, float], sections: Mapping[str, Sequence[str]], width: float, height: float
+) -> tuple[int, int]:
+    """Returns the shape for `arrange_sections` in which the racks appear largest in a view."""
+    if width <= 0 or height <= 0:
+        return 1, SLOTS_ACROSS
+    tallest = max(heights.values(), default=1.0) + M.gap_down
+    sizes = [len(keys) for keys in sections.values()]
+
+    def merit(shape: tuple[int, int]) -> tuple[float, int]:
+        beside, across = shape
+        bands = [max(sizes[start : start + beside]) for start in range(0, len(sizes), beside)]
+        down = sum(-(-most // across) * tallest + HEADING + SECTION_GAP for most in bands) + 2 * MARGIN
+        along = beside * across * (M.rack + M.gap_across) - M.gap_across + 2 * MARGIN
+        return round(min(1.0, width / along, height / down), 3), across
+
+    most = min(max(sizes, default=1), MOST_ACROSS)
+    least = min(most, SLOTS_ACROSS)  # A narrower section would have no room for the text of its heading.
+    return max(
+        ((beside, across) for beside in range(1, len(sizes) + 1) for across in range(least, most + 1)), key=merit
+    )

@@ -9,8 +9,9 @@ from PySide6.QtWidgets import QGraphicsItem
 
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.content import TRAY, RackContent
-from torchyard_gui.canvas.racks.layout import Grid, arrange, best_columns
+from torchyard_gui.canvas.racks.layout import Grid, arrange, arrange_sections, best_columns, best_shape
 from torchyard_gui.canvas.racks.rack_item import RackItem
+from torchyard_gui.canvas.racks.section_heading import SectionHeading
 from torchyard_gui.theme.tokens import METRICS as M
 
 
@@ -27,6 +28,10 @@ class RackLayer(Mapping[str, RackItem]):
         self._room = QSizeF()
         self._occasion: tuple[tuple[str, ...], float, float] | None = None
         self._columns = 1
+        self._shaped_for: tuple[object, ...] = ()
+        self._shape = (1, 1)
+        self.headings: dict[str, SectionHeading] = {}
+        """By section."""
 
     def __getitem__(self, key: str) -> RackItem:
         return self._items[key]
@@ -69,13 +74,42 @@ class RackLayer(Mapping[str, RackItem]):
         if occasion != self._occasion:
             self._occasion = occasion
             self._columns = best_columns(list(heights.values()), *room, width)
-        grid = arrange(heights, self._columns, width)
+        grid = self._sectioned(heights) or arrange(heights, self._columns, width)
         if grid == self.grid:
             return False
         self.grid = grid
         for cell in grid.cells:
             self._items[cell.key].setPos(cell.box.x, cell.box.y)
+        self._head()
         return True
+
+    def members(self, section: str) -> list[RackItem]:
+        """Returns the racks of a section."""
+        return [item for item in self._items.values() if item.content.section == section]
+
+    def _sectioned(self, heights: Mapping[str, float]) -> Grid | None:
+        """Returns the arrangement in sections, or None if the racks have none."""
+        sections: dict[str, list[str]] = {}
+        for key, item in self._items.items():
+            sections.setdefault(item.content.section, []).append(key)
+        if not any(sections):
+            return None
+        occasion = (tuple(heights), self._room.width(), self._room.height(), tuple(map(len, sections.values())))
+        if occasion != self._shaped_for:
+            self._shaped_for = occasion
+            self._shape = best_shape(heights, sections, self._room.width(), self._room.height())
+        return arrange_sections(heights, sections, self._shape)
+
+    def _head(self) -> None:
+        """Places the headings of the sections."""
+        wanted = {heading.section: heading.box for heading in self.grid.headings}
+        for name in [name for name in self.headings if name not in wanted]:
+            self._ground.scene().removeItem(self.headings.pop(name))
+        for name, box in wanted.items():
+            if name not in self.headings:
+                self.headings[name] = SectionHeading(name)
+                self.headings[name].setParentItem(self._ground)
+            self.headings[name].set_box(box)
 
     def holder_of(self, name: str) -> RackItem | None:
         """Returns the rack with the chip of a replica."""

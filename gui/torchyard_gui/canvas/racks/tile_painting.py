@@ -142,6 +142,8 @@ def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
     pad, gap = PAD / zoom, GAP / zoom
     top = (NAME_HEIGHT + 2) / zoom if zoom >= NO_NAME_BELOW else pad
     across = min(len(names), ACROSS) if len(names) <= 4 * ACROSS else -(-len(names) // 4)
+    if rack.group is not None:
+        across = min(len(names), rack.layout.across)
     rows = -(-len(names) // across)
     width = (rack.layout.width - 2 * pad + gap) / across
     height = max((rack.layout.height - top - pad + gap) / rows, gap)
