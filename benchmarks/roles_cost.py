@@ -126,7 +126,7 @@ def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], ob
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
     layout, parameters = Layout.of(model, optimizer)
     chunks = layout.chunks(1)
-    said: dict[str, Any] = {"name": f"worker-{rank}", "group": 0, "groups": 1, "rank": rank, "size": WORKERS}
+    said: dict[str, Any] = {"name": f"worker-{rank}", "pair": 0, "group": 0, "groups": 1, "rank": rank, "size": WORKERS}
     said |= {"generation": 0, "shard": 0, "shards": 1}
     link = ServerLink(Peer("ps-0", "127.0.0.1", port), KEY, said)
     link.serves(chunks)

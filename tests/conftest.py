@@ -46,7 +46,7 @@ __all__ = [
 
 GONE_WITHIN_S = 20.0
 KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
-"""Words in the command lines of processes that later tests reuse."""
+"""Parts of the command lines of processes that later tests reuse."""
 
 
 def pytest_configure() -> None:

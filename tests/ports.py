@@ -8,7 +8,7 @@ from functools import cache
 from itertools import count
 
 FIRST, BLOCK, BLOCKS = 10_000, 500, 45
-"""All below the range of ephemeral ports."""
+"""The blocks of ports, all below the range of ephemeral ports."""
 
 _numbers = count()
 

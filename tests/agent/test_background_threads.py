@@ -34,7 +34,7 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
         go_on.set()
         for thread in working:
             thread.join(10)
-        await asyncio.sleep(0.01)  # The delay lets the thread's callbacks run.
+        await asyncio.sleep(0.01)  # Let the event loop run the thread's callbacks.
         return errors
 
     assert asyncio.run(cancelled()) == []

@@ -89,7 +89,7 @@ class Parser:
 
 
 class Hung(BaseException):
-    """An input takes longer than HUNG_S."""
+    """Raised when an input takes longer than HUNG_S."""
 
 
 def violation(parser: Parser, given: Any) -> str:
@@ -144,7 +144,7 @@ def _alarm() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-# Strategies for inputs of any parser
+# Hypothesis strategies for the inputs of any parser
 
 NUMBERS = st.sampled_from(
     [0, 1, -1, 2, 7, 255, 65536, 2**31, 2**63, 2**64, 10**30, -(2**63), 0.5, 1e300, float("inf"), float("nan"), -0.0]

@@ -102,7 +102,7 @@ def test_a_job_that_restarts_all_the_time_gets_one_grace(site: Site, root: Team)
     while time.monotonic() - began < 60 and ended is None:
         process, pid = site.run("ann")
         site.on_gpu(pid)
-        time.sleep(0.7)  # The time is shorter than the grace.
+        time.sleep(0.7)  # Each process lives shorter than the grace.
         ended = process.poll()
         process.kill()
 
@@ -242,7 +242,7 @@ def test_an_hour_without_a_desktop_is_no_licence(site: Site, root: Team) -> None
     wait_until(lambda: site.acts(root, pid) == ["observed", "warned"])
     old = {**site.store.snapshot(), "fresh_s": 0}
     root.fleet.link("gpu-a").call("bookings.snapshot", {"snapshot": old, "host": "gpu-a", "by": "kim@laptop"})
-    time.sleep(1.5)  # The time is longer than the grace.
+    time.sleep(1.5)  # Wait longer than the grace.
     _, another = site.run("ann")
     site.on_gpu(pid, another)
     wait_until(lambda: site.acts(root, another) == ["observed"])

@@ -62,8 +62,7 @@ def trained(archive: Path, address: str) -> list[str]:
     """Returns the addresses on which the store of a single rank with this MASTER_ADDR listens.
 
     The script creates a second process group afterwards. With several ranks, such a script can reach the store of the
-    first
-    group on the same port, as without Torchyard.
+    first group on the same port, as without Torchyard.
     """
     contract = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     environment = {**os.environ, **contract, "PYTHONPATH": str(archive), "TORCHYARD_REPLICA": "worker-0"}

@@ -46,7 +46,7 @@ ENDLESS = "1e999"
 
 
 def test_headers_of_the_exchange() -> None:
-    with pytest.raises(ProtocolError, match="what is no header"):
+    with pytest.raises(ProtocolError, match="sent an invalid header"):
         _link(DEEP.encode())
     for size in ("true", str(2**63), "-1"):
         with pytest.raises(ProtocolError, match="announced"):
@@ -149,7 +149,7 @@ def test_a_time_before_all_years_is_no_time() -> None:
 
 @pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
 def test_malformed_evidence_is_an_error_of_its_host(answer: Any) -> None:
-    """Regression: it ended the thread in which a desktop exchanges the calendar with all hosts."""
+    """Regression: the error ended the thread in which a desktop exchanges the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
         answer_of_link([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
 

@@ -49,7 +49,7 @@ def test_what_a_script_reports_by_a_name_of_its_own_never_stands_for_what_is_mea
     values = replica_values(sample, "r1", {"worker-0": ["A"]})["worker-0"]
     assert (values["gpu"], values["cpu"], values["loss"]) == (80, 50.0, 0.5)
     own = {name: value for name, value in values.items() if name.startswith("own.")}
-    assert math.isnan(own.pop("own.cpu") or 0.0)  # The value was not finite, which JSON represents as null.
+    assert math.isnan(own.pop("own.cpu") or 0.0)  # JSON represents a value that is not finite as null.
     assert own == {"own.gpu": -1.0, "own.accuracy": 0.9}
 
 

@@ -20,7 +20,7 @@ from torchyard_core.errors import TorchyardError, agent_advice, agent_problem
 from torchyard_core.next_steps import NextStep
 
 KINDS = NextStep.__subclasses__()
-"""Every step; a test of the window walks them too."""
+"""All kinds of next steps, which a test of the window uses, too."""
 
 
 def example(kind: type[NextStep]) -> NextStep:

@@ -107,7 +107,7 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     nothing = desktop.torchyard("hosts", "audit", "gpu-a")
     assert (nothing.returncode, nothing.stdout.count("\n")) == (0, 1), nothing
     assert "agent on gpu-a" in nothing.stderr
-    assert audit_of(host) == []  # The command has installed nothing on the host.
+    assert audit_of(host) == []  # `hosts audit` has installed nothing on the host.
 
 
 def test_removed_and_cancelled_runs_stay_in_the_audit(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Site:
         return int(self.host.exec(["stat", "-c", "%u", f"/proc/{pid}"], check=True).stdout)
 
     def on_gpu(self, *pids: int, drawing: tuple[int, ...] = ()) -> None:
-        """Lets these processes compute on the GPU, or draw with it."""
+        """Makes the fake NVML library list these processes as computing or drawing on the GPU."""
         compute, graphics = ([(pid, 1000) for pid in found] for found in (pids, drawing))
         gpu = FakeGpu(UUID, compute=compute, graphics=graphics, utilisation=0)
         write_gpus(self.host.tmp / "nvml" / "gpus", [gpu])

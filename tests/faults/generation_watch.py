@@ -30,8 +30,7 @@ class GenerationWatch:
     """Samples in a thread until the context is left.
 
     Two generations count as alive at once only if the older one is alive after the newer one was seen, because a sample
-    is
-    not instantaneous.
+    is not instantaneous.
     """
 
     def __init__(self, lab: Lab, run_id: str):

@@ -32,7 +32,7 @@ GONE_WITHIN_S = 60.0
 BUSY_S = 4.0
 """Tolerance for promises in seconds on a machine that runs other tests; benchmarks test them exactly."""
 QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
-"""Short lease and heartbeat. Shorter ones would lose live hosts on a loaded machine."""
+"""Short lease and heartbeat; shorter times would lose live hosts on a loaded machine."""
 
 
 class LaunchedRun:
@@ -41,7 +41,7 @@ class LaunchedRun:
     def __init__(self, team: Team, run_id: str, places: Mapping[str, str], primary: str):
         self.run_id = run_id
         self.places = places
-        """Host by replica."""
+        """The host of each replica."""
         self.primary = primary
         self._team = team
 

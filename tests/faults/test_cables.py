@@ -20,7 +20,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     host = team.lab["gpu-c"]
 
     host.cut_cable()
-    time.sleep(5)  # The delay is the length of the cut under test.
+    time.sleep(5)  # The cable stays cut for five seconds.
     before = len(run.log("worker-2").splitlines())
     host.mend_cable()
 

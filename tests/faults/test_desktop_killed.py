@@ -66,7 +66,7 @@ def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monk
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
 
-    # The command uses a different connection from the launch.
+    # `runs stop` uses a different connection from the launch.
     assert team.desktop.torchyard("runs", "stop", "last").returncode == 0
     team.nothing_is_left()
 

@@ -120,7 +120,7 @@ def test_a_host_that_is_slow_to_be_prepared_does_not_lose_the_others(
 
     def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         if method == "run.prepare" and link.host == late:
-            time.sleep(2 * LEASE_S)  # The delay is the length of the silence under test.
+            time.sleep(2 * LEASE_S)  # The preparation takes longer than the lease.
         return call(link, method, params, timeout_s)
 
     monkeypatch.setattr(lease_renewal, "RENEW_EVERY_S", RENEW_EVERY_S)

@@ -54,7 +54,7 @@ class Rounds:
         journal = folder / "journal.jsonl"
         wait_until(lambda: '"run_ended"' in journal.read_text())
         assert json.loads(journal.read_text().splitlines()[-1])["state"] == "stopped"
-        self._link.call("run.remove", {"run_id": run_id})  # The call waits for the keeper of an ended run.
+        self._link.call("run.remove", {"run_id": run_id})  # `run.remove` waits for the end of the run's keeper.
 
     def _start(self, run_id: str, prepared: dict[str, Any]) -> dict[str, Any]:
         member = {"host": self._host.name, "address": prepared["address"], "gang_port": prepared["gang_port"]}

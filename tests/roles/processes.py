@@ -61,8 +61,7 @@ def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
     """Returns the outputs of processes that wait for each other.
 
     Fails as soon as one of the processes fails, with the outputs of all that end soon after, because the first failure
-    may
-    be a consequence of another.
+    may be a consequence of another.
     """
     wait_until(
         lambda: all(process.poll() == 0 for process in processes) or any(process.poll() for process in processes)

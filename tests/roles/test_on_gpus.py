@@ -136,7 +136,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
         first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
         assert (first["scale"], second["scale"]) == (2.0**13, 2.0**11)
         assert first["digest"] == second["digest"]
-        assert first["difference"] < 0.02  # The reference is a step with the gradients of both workers.
+        assert first["difference"] < 0.02  # The difference is relative to a step with the gradients of both workers.
     assert [output_of(server) for server in servers] == ["", ""]
 
 
@@ -201,7 +201,7 @@ def test_a_strategy_of_the_script_s_own_meets_over_nccl(start: Start, monkeypatc
     port = free_port()
     processes = [start(test_own_strategy.PROGRAM, environment=trainer_environment(rank, 2, port)) for rank in range(2)]
     first, second = (json.loads(output_of(process).splitlines()[-1]) for process in processes)
-    _, after = test_own_strategy.alone([first, second])  # The reference is computed on the CPU.
+    _, after = test_own_strategy.alone([first, second])  # Compute the expected result on the CPU.
     assert first["after"] == second["after"]
     assert torch.allclose(torch.tensor(first["after"]), torch.tensor(after), rtol=0, atol=1e-12)
 
@@ -255,7 +255,7 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
 
 
 LONG_KERNEL_CYCLES = 2_000_000_000
-"""About a second."""
+"""The duration of a kernel in GPU cycles, about a second."""
 
 
 def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_own() -> None:

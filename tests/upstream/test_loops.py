@@ -46,7 +46,7 @@ TRAINED_BY_DDP = [
     "vae",
     "wgan_clamp",
 ]
-"""Loops that plain DistributedDataParallel trains correctly too."""
+"""Loops that plain DistributedDataParallel trains correctly, too."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Garbage collection of snapshots."""
+"""Tests of the garbage collection of snapshots."""
 
 from __future__ import annotations
 

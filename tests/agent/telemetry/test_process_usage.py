@@ -64,7 +64,7 @@ for line in sys.stdin:
 
 
 TOLERANCE = 0.06
-"""Clock ticks and rounding, as a share of a CPU."""
+"""Tolerance for clock ticks and rounding, as a share of a CPU."""
 
 
 def used_s(pid: int) -> float:

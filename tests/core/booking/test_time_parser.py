@@ -28,7 +28,7 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
     [
         ("fri 17:00", "Fri 2026-11-27 17:00"),
         ("FRIDAY 5 PM", "Fri 2026-11-27 17:00"),
-        ("mon 11:00", "Mon 2026-11-23 11:00"),  # The time has not passed yet, so the day is today.
+        ("mon 11:00", "Mon 2026-11-23 11:00"),  # 11:00 has not passed yet today, so `mon` is today.
         ("mon 9:00", "Mon 2026-11-30 09:00"),
         ("next monday", "Mon 2026-11-30 00:00"),
         ("next fri 9", "Fri 2026-11-27 09:00"),

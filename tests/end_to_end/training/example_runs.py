@@ -28,7 +28,7 @@ MISTAKES = ("Traceback", "fault in Torchyard", "Error:")
 
 @dataclass(frozen=True)
 class Place:
-    """Hosts to launch on."""
+    """The hosts of an example run, and the desktop that launches it."""
 
     name: str
     desktop: Desktop
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """How the command is run."""
+    """The output format of the command, and whether it runs on a terminal."""
 
     on_terminal: bool
     as_json: bool

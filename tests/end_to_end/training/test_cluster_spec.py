@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 EXAMPLE = REPOSITORY / "examples" / "cluster_spec" / "three-hosts.yaml"
 SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
-"""With the interface: otherwise gloo resolves the host's own name, and names of lab hosts do not resolve."""
+"""The list includes gloo's interface, because gloo would resolve the host's name, which lab hosts cannot."""
 
 WATCHED = """
 import runpy, sys

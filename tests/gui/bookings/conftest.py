@@ -26,7 +26,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
-"""Wednesday, 09:00 in Berlin."""
+"""A Wednesday, at 09:00 in Berlin."""
 SLOTS = (
     *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
     *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),

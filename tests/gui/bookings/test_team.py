@@ -40,7 +40,7 @@ class TeamDesk(Desk):
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """A desk that is not open yet."""
+    """A desk with a team's database that is not open yet."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -144,7 +144,7 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
         QTest.mouseRelease(page.surface.viewport(), LEFT, pos=QPoint(1, 1))
     finally:
         desk.server.start()
-    # The window retries by itself.
+    # The window retries automatically.
 
     def is_back() -> bool:
         # The store's retry interval depends on a clock that is stopped in this test; an attempt in progress may still

@@ -186,7 +186,7 @@ def test_closing_while_a_host_does_not_answer_takes_no_time(
     desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot
 ) -> None:
     lab3["gpu-b"].cut_cable()
-    # The time is sufficient for a busy machine.
+    # The timeout is sufficient for a busy machine.
     (desktop.user_home / ".ssh").mkdir(mode=0o700)
     (desktop.user_home / ".ssh" / "config").write_text("Host *\n  ConnectTimeout 40\n")
     model = desktop_model(desktop)

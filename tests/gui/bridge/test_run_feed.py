@@ -167,7 +167,7 @@ def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, ho
     feed = model.feed(model.runs[0])
     qtbot.waitUntil(lambda: feed.error is not None)
     assert feed.picture.is_stale
-    assert feed.picture.state == "running"  # The state is from the local record.
+    assert feed.picture.state == "running"  # The state of the run is taken from the local record.
     run.down.clear()
     qtbot.waitUntil(lambda: feed.was_heard and not feed.picture.is_stale)
     assert feed.error is None

@@ -154,7 +154,7 @@ def test_the_past_of_a_run_comes_from_its_journal() -> None:
     changes = RunChanges()
     for entry in run.journal:
         picture.take_event(entry, changes)
-        assert picture.state == "failed"  # The state is the current one, not that of a replayed event.
+        assert picture.state == "failed"  # Replayed events do not change the current state.
     assert len(picture.totals) == 12
     assert picture.totals.last("throughput") == 4 * 70
     assert picture.elapsed(0) == pytest.approx(60.1 - 1.5)

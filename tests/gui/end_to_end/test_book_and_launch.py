@@ -28,7 +28,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""Calendar and hosts synchronize at once; after a failure, half a minute later."""
+"""Timeout for synchronizing calendar and hosts, which happens at once, or half a minute after a failure."""
 
 
 @pytest.fixture

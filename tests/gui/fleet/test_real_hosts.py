@@ -78,7 +78,7 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     assert dialog.on_record.fingerprint.text() == before
     assert dialog.shown.fingerprint.text() == lab3["gpu-a"].host_key_fingerprint
     assert "an attacker intercepts" in dialog.notice.text
-    qtbot.keyClick(dialog, Qt.Key.Key_Return)  # Enter never confirms a key.
+    qtbot.keyClick(dialog, Qt.Key.Key_Return)  # Enter never confirms trust in a host key.
     assert state_of(model, "gpu-a") == "key changed"
     page.trust("gpu-a")
     dialog = page.dialog

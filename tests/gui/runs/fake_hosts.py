@@ -120,7 +120,7 @@ class Acting:
         """Whether its hosts have deleted the run."""
         self.logs: dict[str, bytes] = {}
         self.log_times: dict[str, list[Entry]] = {}
-        """Each log's sizes at points in time. Data that is added without a time gets a later one as it is read."""
+        """Sizes of each log at points in time; data that is added without a time gets a later time when it is read."""
         self.stopped: list[dict[str, Any]] = []
         self.step = 0
         self.random = random.Random(7)

@@ -182,7 +182,7 @@ class Driver:
         QApplication.sendEvent(viewport, QDropEvent(QPointF(at), copy, mime, LEFT, PLAIN))
         return True
 
-    # Input on the palette
+    # Input through the palette
 
     def row(self, rows: PaletteList, key: str) -> QPoint:
         item = rows.row_of(key)

@@ -257,7 +257,7 @@ def test_the_menu_of_a_chip_does_what_it_says(digits: Driver) -> None:
 
 
 def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_path: Path) -> None:
-    """Draws examples/digits/three-hosts.yaml with mouse and keyboard."""
+    """The test draws examples/digits/three-hosts.yaml with mouse and keyboard."""
     (tmp_path / "train.py").write_text("")
     driver = make_driver([host("gpu-a"), host("gpu-b"), host("gpu-c")])
     page, pools = driver.page, driver.page.inspector.pools.pool

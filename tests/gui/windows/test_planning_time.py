@@ -36,7 +36,7 @@ from torchyard_gui.windows.connections import WindowConnections
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
-"""Wednesday, 09:00 in Berlin."""
+"""A Wednesday, at 09:00 in Berlin."""
 HOUR = timedelta(hours=1)
 LEFT, Key = Qt.MouseButton.LeftButton, Qt.Key
 

@@ -13,7 +13,7 @@ from tests import REPOSITORY
 from tests.lab.hosts.spec import HostSpec
 
 INSIDE = "/run/lab"
-"""A host's own path of its folder."""
+"""The path of a host's folder on the host itself."""
 FIRST_UID = 2001
 OLD_PYTHON = "3.6"
 
@@ -21,15 +21,15 @@ START_SSHD = (
     f"setsid /usr/sbin/sshd -D -e -f {INSIDE}/sshd_config </dev/null >>{INSIDE}/sshd.log 2>&1 & "
     f"echo $! >{INSIDE}/sshd.pid"
 )
-"""Shell line that starts the host's sshd and writes its process ID to a file there."""
+"""Shell line that starts the host's sshd and writes its process ID to a file on the host."""
 
 
 def kept_reachable(spec: HostSpec) -> list[Path]:
     """Return the folders below HOME or /tmp that stay visible on hosts: the repository and the tests' interpreter.
 
     A virtual environment's interpreter links to its base interpreter, so both folders are included, or with pyenv its
-    whole
-    folder. A host specified without Python gets no interpreter; a host with an old Python gets only that interpreter.
+    whole folder. A host specified without Python gets no interpreter; a host with an old Python gets only that
+    interpreter.
     """
     if spec.python == "none":
         return []

@@ -26,8 +26,7 @@ class LabHost:
     """A host of a `Lab`.
 
     `home` and `tmp` are the host's /root and /tmp on this machine, so that tests can read files in these folders;
-    `inside`
-    returns the path of such a file on the host.
+    `inside` returns the path of such a file on the host.
     """
 
     port = 22

@@ -3,9 +3,8 @@
     counts_pairs.py HOW UPDATES
 
 Each step subtracts 1 from each parameter. HOW: `calls` and `lists` are two models, given to distribute() in two calls
-or
-in one; `halves` are two parts of one model. After leave(), the script prints the values of each half's parameters, and
-the sum of a frozen parameter and a buffer that initially hold the rank.
+or in one; `halves` are two parts of one model. After leave(), the script prints the values of each half's parameters,
+and the sum of a frozen parameter and a buffer that initially hold the rank.
 """
 
 import json

@@ -4,9 +4,8 @@
 
 DTYPE is torch's default dtype. The other settings are a default device, deterministic algorithms, anomaly mode,
 inference mode in evaluations, another number of threads, another working folder, a replaced sys.stdout, signal
-handlers,
-loaders with forked and spawned workers, several parameter groups, tied and frozen parameters, outputs in a dict, and a
-scheduler.
+handlers, loaders with forked and spawned workers, several parameter groups, tied and frozen parameters, outputs in a
+dict, and a scheduler.
 """
 
 from __future__ import annotations

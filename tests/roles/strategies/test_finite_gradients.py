@@ -111,7 +111,7 @@ def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool)
     optimizer.zero_grad()
     (model(torch.ones(1, 3)).sum() * float("nan")).backward()
     with pytest.raises(NotFinite):
-        optimizer.step()  # This step does not use the scaler.
+        optimizer.step()  # This call of step() bypasses the scaler.
 
 
 @pytest.mark.gpu

@@ -27,7 +27,7 @@ SLOW = 1
 LONGER_S = 0.5
 """Far longer than a busy machine may keep a rank waiting for its turn."""
 STEPS = 10
-"""Of which the last two take longer."""
+"""The number of steps, of which the last two take longer."""
 
 
 @pytest.fixture

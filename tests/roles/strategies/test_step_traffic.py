@@ -117,7 +117,7 @@ class Site:
 
     def close(self) -> None:
         for process in self.processes:
-            process.communicate(timeout=60)  # The call closes stdin, which ends the program.
+            process.communicate(timeout=60)  # Closing stdin ends the program.
 
 
 def _write(process: subprocess.Popen[str], line: str) -> None:

@@ -79,7 +79,7 @@ def test_unauthenticated_clients_do_not_disturb_the_run(run_scenario: RunScenari
         liar.send(authenticated_transport.CallerHandshake(b"x" * 32).receive(hello))
         refusal = authenticated_transport.REFUSAL
         assert liar.recv(len(refusal), socket.MSG_WAITALL) == refusal
-        assert liar.recv(1) == b""  # The server refuses the client before it sends further data.
+        assert liar.recv(1) == b""  # The server sends no data to an unauthenticated client.
         await b.call("join", primary=a.member)
         await eventually(lambda: "running" in b.states())
         for host in (a, b):
@@ -128,8 +128,8 @@ def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario:
         await eventually(lambda: "running" in b.states())
         for _ in range(3):
             relay.cut()
-            await asyncio.sleep(0.05)  # The delay ends during one of the member's reconnection attempts.
-        (b.run_dir / "work" / "go").touch()  # The file lets the rank end while the link is broken.
+            await asyncio.sleep(0.05)  # The next cut happens during one of the member's attempts to reconnect.
+        (b.run_dir / "work" / "go").touch()  # The rank ends while the link is broken, because it waits for this file.
         relay.cut()
         (a.run_dir / "work" / "go").touch()
         ended = await cluster.end()

@@ -21,7 +21,7 @@ FOREVER = shell("exec sleep 1000")
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
 """Short timeouts that a busy machine still meets."""
 PATIENT = {"lease_s": 60.0}
-"""For members played by the test: no lease expires."""
+"""Timeouts for simulated members, whose leases must not expire."""
 
 
 class OneWay(Relay):
@@ -71,7 +71,7 @@ class Posed:
     def __init__(self, host: str, primary: Host):
         self.heard: list[Message] = []
         self.deaf_to = ""
-        """From the first message of this kind on, it neither notes nor acknowledges any, until it calls again."""
+        """Kind of a message from which on the member ignores all messages, until it reconnects."""
         self._host = host
         self._primary = primary
         self._got = 0

@@ -20,7 +20,7 @@ from torchyard_agent.keeper.processes.rank_process import ARCHIVE
 from torchyard_agent.protocol.paths import gpu_socket
 
 IMPORTED = "colorsys"
-"""In place of torch, which takes seconds to import; no program here imports it itself."""
+"""The module that stands for torch, whose import takes seconds; no test program imports this module itself."""
 TELLS = f"""
 import os, sys
 print(os.environ["TORCHYARD_GENERATION"], {IMPORTED!r} in sys.modules, os.getpid(), os.environ["TOKEN"], flush=True)

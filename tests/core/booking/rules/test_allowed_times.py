@@ -27,7 +27,7 @@ from torchyard_core.launch.calendar_port import BookingOptions
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WEEK_ENDS = NOW + 6 * DAY + 15 * HOUR
-"""In Berlin."""
+"""The end of the week in Berlin's time zone."""
 DAYS = 3
 NIGHTS = Window(("gpu-b",), "students", "Europe/Berlin", (0, 1, 2, 3, 4), "20:00", "08:00")
 RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, furthest_days=30)
@@ -41,7 +41,7 @@ def with_rules(team, rules: Rules = RULES) -> None:
 def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     with_rules(team)
     kim, lee = team.open("kim"), team.open("lee")
-    evening = NOW + 11 * HOUR  # This time is 20:00 in Berlin.
+    evening = NOW + 11 * HOUR  # `evening` is 20:00 in Berlin.
     starts = [evening, evening + 6 * HOUR, evening + 24 * HOUR, evening + 30 * HOUR, evening + 48 * HOUR]
     assert [fit.start for fit in kim.find(ON_B)] == starts
     assert lee.find(ON_B)[0].start == NOW
@@ -49,7 +49,7 @@ def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     for fit in kim.find(ON_B):
         assert kim.refusal(replace(draft("", 0, 0), gpus=fit.gpus, start=fit.start, end=fit.end)) is None
     lee.book(draft("b0 b1 b2 b3", 10, 15))
-    # No slot is free before Lee's booking ends, except at night if Lee cancels it.
+    # The result is empty instead of a refusal, because Lee may still cancel the booking.
     assert kim.find(replace(ON_B, latest=evening + 12 * HOUR)) == ()
     for act in (kim.find, lambda wish: kim.wait(wish, "kim waits")):
         with pytest.raises(Refused, match="the rules never leave kim 4 such GPUs for 13 h in that time") as refused:

@@ -27,7 +27,7 @@ RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, longest_h=None)
 @pytest.mark.parametrize(
     ("gpus", "starts", "hours", "person", "code"),
     [
-        ("b0", 11, 12, "kim", None),  # These hours are 20:00 to 08:00 in Berlin.
+        ("b0", 11, 12, "kim", None),  # 20:00 to 08:00 in Berlin is exactly the open time.
         ("b0", 11, 12.5, "kim", "window"),
         ("b0", 10.5, 2, "kim", "window"),
         ("b0", 2, 2, "lee", None),  # Lee is not in the group of the window.

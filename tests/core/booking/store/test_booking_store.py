@@ -282,7 +282,7 @@ def test_the_day_that_needs_no_quota_is_that_of_the_teams_zone(team):
     """In Honolulu, the day lasts until 10:00 UTC of the next day; the booking would need no quota in that zone."""
     admin_of(team).set_rules(Rules(quota_gpu_hours=4))
     kim = team.open("kim")
-    team.clock.now = NOW + timedelta(hours=15)  # This time is 23:00 in UTC and 13:00 in Honolulu.
+    team.clock.now = NOW + timedelta(hours=15)  # The clock shows 23:00 in UTC and 13:00 in Honolulu.
     tonight = draft("a0 a1 a2 a3 b0 b1 b2", 16, 10, zone="Pacific/Honolulu")
     for wanted in (tonight, replace(tonight, zone="UTC")):
         with pytest.raises(Refused, match="GPU-hours in the week"):

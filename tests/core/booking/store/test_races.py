@@ -1,4 +1,4 @@
-"""Fifty processes book the same GPUs at the same time: one succeeds completely, without a deadlock."""
+"""Tests that of fifty processes that book the same GPUs at once, one succeeds completely, without a deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the commands of docs/bookings.md, *Running the database*, in their order."""
+"""Tests that run the commands of docs/bookings.md, *Running the database*, in their order."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
     assert {(one.start, one.gpus) for one in around if len(one.gpus) == 1} == {
         (NOW + begin * HOUR, (f"GPU-a{number}",)) for number in range(4) for begin in (0, 3)
     }
-    # These are the next bookings, which include GPUs of the other host.
+    # The view around now includes the next bookings, which have GPUs of both hosts.
     assert len([one for one in around if len(one.gpus) == 2]) == 4
     assert cancelled not in around
     assert calendar.view_around(NOW + HOUR, NOW + 4 * HOUR).bookings == tuple(
@@ -246,7 +246,7 @@ def test_a_transaction_that_commits_late_is_not_missed(database_team, tmp_path):
         lee.execute("BEGIN")
         lee.execute(late)
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('late', 'GPU-b0')")
-        soon = team.open("kim").book(draft("a0", 1, 1))  # This booking is committed before Lee's transaction.
+        soon = team.open("kim").book(draft("a0", 1, 1))  # Kim's booking is committed before Lee's transaction.
         assert desk.shown() == (soon,)
         lee.execute("COMMIT")
         assert {one.id for one in desk.shown()} == {soon.id, "late"}

@@ -354,7 +354,7 @@ def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_p
     assert answer(kim, "bookings", "change", far["id"][:8], "--extend", "1h")["id"] == far["id"]
     assert refused(kim, "bookings", "show", "b%", code=2)["code"] == "no_such_booking"
     assert refused(kim, "bookings", "show", "", code=2)["message"]
-    for number in (0, 6, 12):  # Each number is the position of one wrong letter.
+    for number in (0, 6, 12):  # The ID is mistyped in one letter, at each of these positions.
         wrong = far["id"][:number] + "x" + far["id"][number + 1 :]
         assert f"did you mean `{far['id']}`" in refused(kim, "bookings", "show", wrong.upper(), code=2)["message"]
 
@@ -396,7 +396,7 @@ def test_a_fleet_that_was_never_looked_at_has_nothing_to_book(make_desktop: Make
     assert "torchyard hosts check" in torchyard(make_desktop(), "book", "gpu-a:0", "--to", "+2h", code=1).stderr
 
 
-# Tests of a team's database
+# Tests of a team's calendar in PostgreSQL
 
 
 def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
@@ -462,8 +462,8 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
         assert "as of " in seen.stderr
         far = torchyard(desktop, "bookings", "list", "--from", "+100d", code=3)
         assert "Nothing is known to be booked then." in far.stdout
-        assert "Nothing is known of what is before " in far.stderr
-        assert "Nothing is known of what" not in seen.stderr
+        assert "No bookings are known before " in far.stderr
+        assert "No bookings are known" not in seen.stderr
         denied = torchyard(desktop, "book", "gpu-a:1", "--to", "+4h", code=3)
         assert "nothing was booked" in denied.stderr
         assert "digits" in torchyard(desktop, "bookings", "show", booked["id"], code=3).stdout

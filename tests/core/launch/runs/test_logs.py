@@ -94,7 +94,7 @@ def test_lines_of_three_hosts_are_merged_by_time() -> None:
 
 
 LOGS = st.lists(st.lists(st.tuples(st.text("ab", max_size=9), st.integers(0, 3)), max_size=12), min_size=1, max_size=4)
-"""Of each log: its lines, each with the time since the one before."""
+"""The lines of each log, each with the time since the previous line."""
 
 
 @given(LOGS)

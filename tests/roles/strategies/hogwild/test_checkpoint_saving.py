@@ -25,7 +25,7 @@ pytestmark = pytest.mark.train
 
 CPU = torch.device("cpu")
 RESUMED = 40
-"""The step from which all resumed."""
+"""The step from which all groups resume."""
 
 
 class Ready:

@@ -29,7 +29,7 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
-"""Of float64, for sums of some hundred numbers of size 1 in another order."""
+"""Rounding error in float64 of sums of some hundred numbers of size 1 in different orders."""
 
 
 @pytest.fixture
@@ -368,7 +368,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
         chief.group.host_wait_s = 0.5
         wait_until(lambda: chief.group.holdings.hosts[1] == 0)
-        chief.group.host_wait_s = 20.0  # The limit allows for a slow third group.
+        chief.group.host_wait_s = 20.0  # The timeout allows for a slow third group.
         at_once(third.group.drain)
         chief.group.host_wait_s = 0.5
         at_once(chief.group.drain)

@@ -164,7 +164,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
             for server in run.servers_now:
                 server.save_for_itself()
             run.replace_server(0)
-            descend(model, optimizer, batches(1, 4))  # This push is lost.
+            descend(model, optimizer, batches(1, 4))  # The push to the replaced server is lost.
             done.set()
         descend(model, optimizer, batches(3, 4))
         served.finish()

@@ -195,15 +195,14 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     """The buffers belong to the same step as the parameters.
 
     This also holds for a group that joins after the first rank of the group has begun, and if the first rank is one
-    step
-    ahead when the others receive the buffers.
+    step ahead when the others receive the buffers.
     """
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
 
     def take(rows: ReplicatedState, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
-        brought[session.group] += 1  # The counter reaches three: once at the start, and once in each of two steps.
+        brought[session.group] += 1  # Group 0 brings its buffers at the start and in each of two steps.
 
     def push(session: Session, header: dict[str, Any]) -> None:
         pushing(session, header)
@@ -289,7 +288,7 @@ def test_or_they_are_skipped_and_counted() -> None:
 
     with run.serving():
         for rank, (change, skipped) in enumerate(run.on_workers(act)):
-            assert change == pytest.approx(-0.02, rel=1e-4)  # The result is the mean over the only finite gradient.
+            assert change == pytest.approx(-0.02, rel=1e-4)  # The step uses the mean over the only finite gradient.
             assert skipped == 1 + rank  # Skipped steps are counted per worker.
 
 
@@ -373,7 +372,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         if dies.wait() == 0:
             run.replace_server(0)
         dies.wait()
-        descend(model, optimizer, batches(1, 4, torch.float32))  # This push is lost.
+        descend(model, optimizer, batches(1, 4, torch.float32))  # The push to the replaced server is lost.
         strategy.pairs[0]._finish()
         if not rank:
             assert left.wait(30)

@@ -381,7 +381,7 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
 def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:
     run = Run(2, 1)
     with run.serving():
-        # The state is that of a server that restarts without parameters after the chief has left.
+        # This server has no parameters, like one that restarts after the chief has left.
         server = run.servers_now[0]
         server.settings = replace(server.settings, begin_s=0.3)
         strategy, model = run.worker(1), network()

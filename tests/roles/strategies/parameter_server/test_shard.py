@@ -104,14 +104,14 @@ def test_only_the_first_of_a_round_count_where_there_are_backup_workers() -> Non
     assert push(shard, 2, 1, 3.0) == []
     first = push(shard, 0, 1, 1.0)
     assert sorted(delivery.rank for delivery in first) == [0, 2]
-    assert value(first[0]) == -2.0  # The value results from the mean of both pushes.
+    assert value(first[0]) == -2.0  # The server has stepped with the mean of both pushes.
     (late,) = push(shard, 1, 1, 100.0, chunk=1)  # The first chunk determines the members for all chunks of the round.
     assert late.header["outcome"] == "late"
     assert value(late) == 0.0
     (late,) = push(shard, 1, 1, 100.0)
     assert value(late) == -2.0
     assert late.header["round"] == 1  # The next push of this worker belongs to round 2.
-    assert shard.ledger.counts.late == 1  # The counter counts pushes and not chunks.
+    assert shard.ledger.counts.late == 1  # `late` counts pushes and not chunks.
     assert push(shard, 0, 1, 1.0, chunk=1) == []
     assert value(push(shard, 2, 1, 3.0, chunk=1)[0]) == -2.0
     assert push(shard, 1, 2, 1.0) == []
@@ -123,7 +123,7 @@ def test_void_pushes_count_for_nothing_and_a_round_of_them_changes_nothing() -> 
     shard = shard_of(Rules(), lr=1.0)
     enter(shard, 2)
     assert push(shard, 0, 1, None, void=True) == []
-    assert value(push(shard, 1, 1, 4.0)[0]) == -4.0  # The value results from the mean over the other workers.
+    assert value(push(shard, 1, 1, 4.0)[0]) == -4.0  # The server has stepped with the mean over the other workers.
     push(shard, 0, 2, None, void=True)
     replies = push(shard, 1, 2, None, void=True)
     assert [reply.header["outcome"] for reply in replies] == ["void", "void"]

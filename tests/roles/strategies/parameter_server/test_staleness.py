@@ -33,8 +33,7 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
     """One of two independent parameters is 2% below the bound and converges; the other is 2% above it and diverges.
 
     With N groups in turn, a gradient is 2N − 1 versions old if the exchange overlaps the next step, and N − 1 if each
-    step
-    waits for the exchange.
+    step waits for the exchange.
     """
     staleness = 2 * groups - 1 if overlaps else groups - 1
     curvatures = torch.tensor([0.98, 1.02], dtype=torch.float64) * bound(staleness)

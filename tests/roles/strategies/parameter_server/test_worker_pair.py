@@ -230,7 +230,7 @@ def test_a_run_s_step_has_the_exchanges_of_all_pairs() -> None:
             found = strategy.statistics()
             last = [pair.times["exchange_s"] + pair.times["wait_s"] for pair in strategy.pairs]
             assert found["exchange_s"] + found["wait_s"] > sum(last)  # The times include both steps of the critic.
-            assert "compute_s" not in found  # compute_s would be the rest of the step.
+            assert "compute_s" not in found  # The caller computes `compute_s` as the rest of the step.
         strategy.at_boundary(3)
         assert strategy.statistics()["exchange_s"] == 0
         strategy.leave()

@@ -38,7 +38,7 @@ def test_sums_in_rank_order_are_the_same_bit_by_bit_however_late_a_rank_is(
 ) -> None:
     world, mine, parts = 3, reducers(2), parts_of(3, dtype=dtype)
     expected = in_rank_order(parts)
-    # The test needs values whose sum depends on the order.
+    # Values whose sum does not depend on the order would prove nothing.
     assert not torch.equal(expected, in_rank_order(parts[::-1]))
 
     def work(rank: int) -> list[torch.Tensor]:
@@ -158,7 +158,7 @@ def test_the_wait_for_the_last_rank_is_measured_apart_from_the_exchange(reducers
         client = mine.client(rank, 2)
         if rank == 1:
             assert has_come.wait(DEADLINE_S)
-            time.sleep(0.3)  # The delay of this rank is what the reducer measures.
+            time.sleep(0.3)  # The reducer measures this delay of rank 1 as waiting time.
         began = time.monotonic()
         client.reduce(torch.ones(10), 0, 0).result(DEADLINE_S)
         took = time.monotonic() - began

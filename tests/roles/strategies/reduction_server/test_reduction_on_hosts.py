@@ -71,4 +71,4 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
             assert time.monotonic() - cut < 10 + BUSY_S
     finally:
         for process in (*training, *serving):
-            process.communicate(timeout=DEADLINE_S)  # The call closes stdin, which ends the program.
+            process.communicate(timeout=DEADLINE_S)  # Closing stdin ends the program.
