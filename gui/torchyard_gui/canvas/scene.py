@@ -29,6 +29,7 @@ from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, f
 from torchyard_gui.canvas.racks.layout import lay_tray
 from torchyard_gui.canvas.racks.rack_item import RackItem, reason_lines
 from torchyard_gui.canvas.racks.rack_layer import RackLayer
+from torchyard_gui.canvas.racks.tile_painting import tint_of
 from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
@@ -313,6 +314,28 @@ class TopologyScene(QGraphicsScene):
             rect = rect.united(item.sceneBoundingRect())
         return rect
 
+    @property
+    def rack_count(self) -> int:
+        return len(self._racks)
+
+    def rack_boxes(self) -> list[tuple[Box, str]]:
+        """Returns the boxes of all racks, each with the colour token of what matters there, for the minimap."""
+        selected = {item.content.key for name in self._selection if (item := self._racks.holder_of(name)) is not None}
+        troubled = {item.content.key for name in self._problems if (item := self._racks.holder_of(name)) is not None}
+        found = []
+        for cell in self._racks.grid.cells:
+            item = self._racks[cell.key]
+            looks = [self._states.get(chip.name) for chip in item.content.chips] if self._states is not None else []
+            failed = any(look is not None and tint_of(look) == "fail" for look in looks)
+            if cell.key in selected:
+                token = "accent"
+            elif failed or cell.key in troubled:
+                token = "fail"
+            else:
+                token = "unknown" if self._is_unknown(item) else "line"
+            found.append((cell.box, token))
+        return found
+
     # The view calls the following methods.
 
     def set_room(self, room: QSizeF) -> None:
@@ -324,8 +347,10 @@ class TopologyScene(QGraphicsScene):
     def set_zoom(self, zoom: float) -> None:
         self.touched.emit()
         before, self._zoom = self._zoom, zoom
-        for item in (*self._racks.values(), *self._racks.headings.values()):
+        for item in self._racks.values():
             item.set_zoom(zoom)
+        for heading in self._racks.headings.values():
+            heading.set_zoom(zoom)
         if Level.TILE in (level_of(before), level_of(zoom)):
             self._lay_edges()
 

@@ -50,6 +50,8 @@ class PageSettings(RecentFiles, Protocol):
 
     canvas_by_group: bool
     """Whether replicas are shown by group instead of by host."""
+    minimap: str
+    """"shown", "hidden", or "" to show the map of a large design that is cut off."""
 
 
 class TopologyPage(QWidget):
@@ -113,6 +115,7 @@ class TopologyPage(QWidget):
         self.setFocusProxy(self.view)
         self._join()
         self.by_group.setChecked(settings.canvas_by_group)
+        self.view.minimap.set_wanted({"shown": True, "hidden": False}.get(settings.minimap))
         self._refresh()
         self._follow_file()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
@@ -201,6 +204,8 @@ class TopologyPage(QWidget):
         self.by_group = view(self.tr("By group"), lambda: None, "Ctrl+G", "", tip)
         self.by_group.setCheckable(True)
         self.by_group.toggled.connect(self._show_by_group)
+        tip = self.tr("Show or hide the map of the whole canvas. It is shown by itself while a large design is cut off")
+        self.minimap = view(self.tr("Minimap"), self._toggle_minimap, "Ctrl+Shift+M", "", tip)
         fields = self.tr("Go to the fields; shuts them again where they lie over the page")
         checks = self.tr("Log in on every host and read what it has. Changes nothing there")
         self._view_actions = [
@@ -209,6 +214,7 @@ class TopologyPage(QWidget):
             view(self.tr("Full size"), self.view.reset, "Ctrl+0"),
             view(self.tr("Fit everything"), self.view.fit, "Ctrl+Shift+0", "fit"),
             self.by_group,
+            self.minimap,
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
@@ -368,6 +374,11 @@ class TopologyPage(QWidget):
         self.scene.set_by_group(by_group)
         self.view.fit()
         self._settings.canvas_by_group = by_group
+
+    def _toggle_minimap(self) -> None:
+        shown = self.view.minimap.isHidden()
+        self.view.minimap.set_wanted(shown)
+        self._settings.minimap = "shown" if shown else "hidden"
 
     def _host_chosen(self, host: str) -> None:
         self._do(self.editor.show_host(host))

@@ -53,6 +53,7 @@ class FewFiles:
     def __init__(self) -> None:
         self.recent_files: list[Path] = []
         self.canvas_by_group = False
+        self.minimap = ""
 
     def remember_file(self, path: Path) -> None:
         self.recent_files.insert(0, path)
