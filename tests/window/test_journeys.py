@@ -32,7 +32,7 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("display", "journey"),
-    [("1440x900", "menus"), ("1440x900", "booking_drags"), ("1024x768", "small_screen")],
+    [("1440x900", "menus"), ("1440x900", "booking_drags"), ("1024x768", "small_screen"), ("1440x900", "big_fleet")],
     indirect=["display"],
 )
 def test_journey(journey: str, display: str, tmp_path: Path) -> None:

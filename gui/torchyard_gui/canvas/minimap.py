@@ -64,6 +64,8 @@ class Minimap(QWidget):
         if shown:
             size = (content.size() * self._scale(content)).toSize()
             self.resize(size.width() + 2 * PAD, size.height() + 2 * PAD)
+        if not shown and self.hasFocus():
+            self._view.setFocus()
         if shown == self.isHidden():
             self.setVisible(shown)
             self.shown_changed.emit(shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QFrame, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.document.topology_document import TopologyDocument
@@ -41,6 +41,7 @@ class TopBar(QFrame):
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
         self.arrangement = Segmented([("host", self.tr("By host")), ("group", self.tr("By group"))])
+        self.arrangement.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.arrangement.setAccessibleName(self.tr("Arrangement of replicas"))
         self.arrangement.button("host").setToolTip(self.tr("Replicas on their hosts (Ctrl+G)"))
         self.arrangement.button("group").setToolTip(self.tr("Replicas in their worker and server groups (Ctrl+G)"))

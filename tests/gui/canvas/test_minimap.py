@@ -102,6 +102,12 @@ def test_arrow_keys_move_the_view_and_esc_returns_to_it(large: CanvasView) -> No
     assert not large.minimap.hasFocus()
 
 
+def test_hiding_it_leaves_the_focus_on_the_canvas(large: CanvasView) -> None:
+    large.minimap.setFocus()
+    large.minimap.set_wanted(False)
+    assert large.hasFocus()
+
+
 def test_it_shows_which_racks_have_a_selection_or_a_problem(large: CanvasView) -> None:
     scene = large.scene()
     assert isinstance(scene, TopologyScene)

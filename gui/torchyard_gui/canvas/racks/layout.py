@@ -326,18 +326,21 @@ def best_shape(
     """Returns the shape for `arrange_sections` in which the racks appear largest in a view."""
     if width <= 0 or height <= 0:
         return 1, SLOTS_ACROSS
-    tallest = max(heights.values(), default=1.0) + M.gap_down
-    sizes = [len(keys) for keys in sections.values()]
+    racks = [[heights[key] for key in keys] for keys in sections.values()]
 
     def merit(shape: tuple[int, int]) -> tuple[float, int]:
         beside, across = shape
-        bands = [max(sizes[start : start + beside]) for start in range(0, len(sizes), beside)]
-        down = sum(-(-most // across) * tallest + HEADING + SECTION_GAP for most in bands) + 2 * MARGIN
+        down = 2.0 * MARGIN
+        for start in range(0, len(racks), beside):
+            band = racks[start : start + beside]
+            for line in range(0, max(map(len, band)), across):
+                down += max(height for section in band for height in section[line : line + across]) + M.gap_down
+            down += HEADING + SECTION_GAP - M.gap_down
         along = beside * across * (M.rack + M.gap_across) - M.gap_across + 2 * MARGIN
         return round(min(1.0, width / along, height / down), 3), across
 
-    most = min(max(sizes, default=1), MOST_ACROSS)
+    most = min(max(map(len, racks), default=1), MOST_ACROSS)
     least = min(most, SLOTS_ACROSS)  # A narrower section would have no room for the text of its heading.
     return max(
-        ((beside, across) for beside in range(1, len(sizes) + 1) for across in range(least, most + 1)), key=merit
+        ((beside, across) for beside in range(1, len(racks) + 1) for across in range(least, most + 1)), key=merit
     )
