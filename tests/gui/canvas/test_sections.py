@@ -45,7 +45,7 @@ def served(qtbot: QtBot) -> CanvasView:
     view = CanvasView(scene)
     scene.setParent(view)
     qtbot.addWidget(view)
-    view.resize(900, 700)
+    view.resize(760, 560)
     scene.show_plan(*drawn(StrategyKind.SANDBLASTER, servers=2))
     view.show()
     view.fit()
