@@ -179,9 +179,15 @@ class ZoomView(QGraphicsView):
 
     # Background and overlays
 
+    @property
+    def empty_texts(self) -> tuple[str, str]:
+        """Title and sentence on the empty canvas."""
+        return self._empty
+
     def set_empty_text(self, title: str, sentence: str) -> None:
-        self._empty = (title, sentence)
-        self._repaint_background()
+        if (title, sentence) != self._empty:
+            self._empty = (title, sentence)
+            self._repaint_background()
 
     def _show_legend(self) -> None:
         tiles = level_of(self.zoom) is Level.TILE
@@ -269,7 +275,8 @@ def paint_empty(painter: QPainter, area: QRectF, title: str, sentence: str) -> N
     painter.drawText(QRectF(0, middle.y() - 30, area.width(), 24), Qt.AlignmentFlag.AlignCenter, title)
     painter.setPen(theme().color("text2"))
     painter.setFont(paint_cache.font("body"))
-    room = QRectF(middle.x() - 165, middle.y() - 2, 330, 80)
+    width = min(520.0, area.width() - 40)
+    room = QRectF(middle.x() - width / 2, middle.y() - 2, width, area.height() / 2)
     flags = Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop | Qt.TextFlag.TextWordWrap
     painter.drawText(room, flags, sentence)
     painter.restore()

@@ -28,8 +28,8 @@ class EditActions(QObject):
         make = partial(action, self, "edit")
         # Not createUndoAction: PySide deletes its actions with the first menu or button that shows them.
         stack = editor.stack
-        self.undo = make(self.tr("Undo"), stack.undo, keys.Undo, "undo")
-        self.redo = make(self.tr("Redo"), stack.redo, keys.Redo, "redo")
+        self.undo = make(self.tr("Undo"), editor.undo, keys.Undo, "undo")
+        self.redo = make(self.tr("Redo"), editor.redo, keys.Redo, "redo")
         for one, can_changed, text_changed in (
             (self.undo, stack.canUndoChanged, stack.undoTextChanged),
             (self.redo, stack.canRedoChanged, stack.redoTextChanged),
@@ -69,7 +69,7 @@ class EditActions(QObject):
         """Adds an action per preset; on first use, because it reads all preset files."""
         made = [self._adds_preset(preset) for preset in all_presets()]
         for one in made:
-            one.setEnabled(not self._editor.document.broken)
+            one.setEnabled(self._editor.holds_design)
         return made
 
     def of_selection(self) -> list[QAction]:
@@ -78,7 +78,7 @@ class EditActions(QObject):
 
     def refresh(self) -> None:
         chosen = self._editor.selection
-        editable = not self._editor.document.broken
+        editable = self._editor.holds_design
         for one in (self.cut, self.duplicate, self.delete):
             one.setEnabled(bool(chosen) and editable)
         self.copy.setEnabled(bool(chosen))

@@ -28,11 +28,12 @@ from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.planned_time_control import name_launch
+from torchyard_gui.topology.problem_locations import in_window
 from torchyard_gui.topology.problems_dock import ProblemNavigation, ProblemsDock
 from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
 from torchyard_gui.topology.top_bar import TopBar
 from torchyard_gui.topology.validation import Validation
-from torchyard_gui.topology.yaml_view import YamlPane
+from torchyard_gui.topology.yaml_pane import YamlPane
 from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.page_actions import action
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from torchyard_gui.topology.find_bar import FindBar
 
 YAML_WIDTH = 420
+SHOWN_PROBLEMS = 4
+"""Most problems of an invalid file on the canvas."""
 
 
 class TopologyPage(QWidget):
@@ -134,6 +137,7 @@ class TopologyPage(QWidget):
 
     def can_close(self) -> bool:
         """Whether the window may close now; otherwise the page closes it once unsaved changes are settled."""
+        self.editor.settle()
         if self._may_close or not self.document.is_modified:
             self.autosave.finish()
             return True
@@ -183,7 +187,7 @@ class TopologyPage(QWidget):
 
     def _make_actions(self) -> None:
         view = partial(action, self, "view")
-        self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show the file's text"))
+        self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show and edit the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
         fields = self.tr("Go to the fields; shuts them again where they lie over the page")
@@ -216,6 +220,8 @@ class TopologyPage(QWidget):
         self.planning.changed.connect(self._planning_changed)
         self.document.path_changed.connect(self._follow_file)
         self.files.opened.connect(self.view.fit)
+        self.files.opened.connect(self.yaml.forget)
+        self.yaml.left.connect(self.view.setFocus)
         self.scene.selection_changed.connect(self.editor.select)
         self.view.fits = self.editor.why_not
         self.view.role_fits = lambda role, target: self.editor.why_not_new(Role(role), target)
@@ -254,6 +260,7 @@ class TopologyPage(QWidget):
         self.bar.show_plan(self._plan, hosts)
         self.bar.show_document(self.document)
         self.launch_action.setEnabled(bool(value.pools))
+        self._show_whether_editable()
         self._say_title()
         self.checks.soon()
         self.status_changed.emit()
@@ -277,20 +284,33 @@ class TopologyPage(QWidget):
     def _follow_file(self) -> None:
         self._say_title()
         self.bar.show_document(self.document)
-        self.palette_.setEnabled(not self.document.broken)
-        self.view.set_editable(not self.document.broken)
-        if self.document.broken:
-            self.view.set_empty_text(
-                self.tr("This file holds no topology"),
-                self.tr("Its problems are listed below. Correct it in a text editor: it is reloaded when it changes."),
-            )
+        if not self.editor.holds_design:
             self.show_yaml.setChecked(True)
             self.problems.set_open(True)
-        else:
+
+    def _show_whether_editable(self) -> None:
+        editable = self.editor.holds_design
+        self.palette_.setEnabled(editable)
+        self.view.set_editable(editable)
+        if editable:
             self.view.set_empty_text(
                 self.tr("Nothing drawn yet"),
                 self.tr("Drag a role from the left onto this canvas, or press A and type what to add."),
             )
+            return
+        # The first of each line: a wrong key is also a missing one.
+        found = list({one.line: one for one in reversed(in_window(self.document.problems))}.values())[::-1]
+        lines = [
+            self.tr("Line {line}: {problem}").format(line=one.line, problem=one.message) if one.line else one.message
+            for one in found[:SHOWN_PROBLEMS]
+        ]
+        if len(found) > SHOWN_PROBLEMS:
+            lines.append(self.tr("{count} more below.").format(count=len(found) - SHOWN_PROBLEMS))
+        lines.append(self.tr("Correct the text on the right."))
+        title = self.tr("1 line of {file} has an error")
+        if len(found) > 1:
+            title = self.tr("{count} lines of {file} have errors")
+        self.view.set_empty_text(title.format(count=len(found), file=self.document.name), "\n".join(lines))
 
     def _say_title(self) -> None:
         mark = "*" if self.document.is_modified else ""
@@ -300,6 +320,7 @@ class TopologyPage(QWidget):
 
     def launch(self) -> None:
         """Requests the launch of the current document, or shows its errors."""
+        self.editor.settle()
         self.checks.now()
         if errors := self.checks.errors:
             self._report_errors(errors)

@@ -108,6 +108,7 @@ class FileActions(QObject):
 
     def save(self, then: Callable[[], object] | None = None) -> None:
         """Saves, asking for a name if there is none, then calls `then`."""
+        self._editor.settle()
         if self._document.path is None:
             self.ask_save(then)
         else:
@@ -137,10 +138,11 @@ class FileActions(QObject):
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
         """Saves, under `path` if given. Returns False after showing why it failed."""
+        self._editor.settle()
         # An unnamed run is called like its file.
         names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
         if names and path is not None:
-            self._editor.set_name(path.stem)
+            names = not self._editor.set_name(path.stem)
         try:
             self._document.save(path)
         except FileProblem as problem:
@@ -166,9 +168,10 @@ class FileActions(QObject):
     # Changes on disk
 
     def _disk_changed(self, state: str) -> None:
+        self._editor.settle()
         if state == "same":
             self._notices.clear("disk")
-        elif self._document.broken and state == "changed":
+        elif self._document.problems and state == "changed" and not self._document.is_modified:
             self.reload()  # The file was opened to be repaired elsewhere, and there are no changes to lose.
         elif state == "gone":
             text = self.tr("{file} is no longer there. What is open here can be saved again.")
@@ -195,8 +198,6 @@ class FileActions(QObject):
 
     def _follow(self) -> None:
         self.reload_action.setEnabled(self._document.path is not None)
-        self.save_action.setEnabled(not self._document.broken)
-        self.save_as_action.setEnabled(not self._document.broken)
         if self._document.is_read_only:
             text = self.tr("{file} is read-only: changes can be saved under another name.")
             self._notices.show("read-only", "info", text.format(file=self._document.name), self._elsewhere())
@@ -207,6 +208,7 @@ class FileActions(QObject):
 
     def guard(self, then: Callable[[], object]) -> None:
         """Calls `then` at once if nothing is unsaved, else after asking whether to save."""
+        self._editor.settle()
         if not self._document.is_modified:
             then()
             return

@@ -43,6 +43,7 @@ class ImportExport(QObject):
     ) -> None:
         """Connects the actions. `say` shows a short message."""
         super().__init__(window)
+        self._editor = editor
         self._document = editor.document
         self._files = files
         self._notices = notices
@@ -152,7 +153,7 @@ class ImportExport(QObject):
         """Offers to import a document of another system that was opened as a topology."""
         self._problems.show_remarks(None)
         path = self._document.path
-        if not self._document.broken or path is None:
+        if not self._document.problems or path is None:
             return
         from torchyard_core.interop.format_detection import TITLES, detect_format
         from torchyard_core.interop.format_registry import READ
@@ -170,7 +171,9 @@ class ImportExport(QObject):
         from torchyard_core.interop.format_registry import problems_of_export
         from torchyard_gui.topology.files.export_dialog import ExportDialog
 
-        errors = sum(problem.severity == "error" for problem in problems_of_export(self._document.as_file()))
+        self._editor.settle()
+        found = self._document.problems or problems_of_export(self._document.as_file())
+        errors = sum(problem.severity == "error" for problem in found)
         if errors:
             self._report_errors(errors)
             return

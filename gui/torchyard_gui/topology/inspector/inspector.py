@@ -79,7 +79,7 @@ class Inspector(QFrame):
     def show_plan(self, plan: Plan) -> None:
         """Shows the present document and a plan of it."""
         self._plan = plan
-        self.setEnabled(not self._editor.document.broken)
+        self.setEnabled(self._editor.holds_design)
         chosen = self._editor.selection
         if chosen:
             self._show_replicas(chosen, plan)
