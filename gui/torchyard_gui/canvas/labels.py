@@ -171,15 +171,23 @@ def shorter(cause: str) -> str:
     return translate("Canvas", "OOM") if cause == "out of memory" else cause
 
 
+def place_of(chip: ChipContent) -> str:
+    """Returns where a replica is: `GPU 2 on gpu-a`."""
+    if not chip.host:
+        return translate("Canvas", "not placed")
+    if chip.gpus:
+        return translate("Canvas", "GPU {numbers} on {host}").format(numbers=ranges(chip.gpus), host=chip.host)
+    return translate("Canvas", "on {host}").format(host=chip.host)
+
+
+def moved_from(place: str) -> str:
+    """Returns the previous place of a replica that was just moved."""
+    return translate("Canvas", "moved; was {place}").format(place=place)
+
+
 def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "") -> str:
     """Describes a replica in a sentence, for tool tips and screen readers."""
-    if not chip.host:
-        place = translate("Canvas", "not placed")
-    elif chip.gpus:
-        place = translate("Canvas", "GPU {numbers} on {host}").format(numbers=ranges(chip.gpus), host=chip.host)
-    else:
-        place = translate("Canvas", "on {host}").format(host=chip.host)
-    parts = [chip.name, place]
+    parts = [chip.name, place_of(chip)]
     if chip.pinned:
         parts.append(translate("Canvas", "pinned"))
     if chip.group is not None:
@@ -224,6 +232,12 @@ def target_text(target: str) -> str:
     if not gpu or gpu == "cpu":
         return translate("Canvas", "pin to {host}").format(host=host)
     return translate("Canvas", "pin to {host}, GPU {gpu}").format(host=host, gpu=gpu)
+
+
+def swap_text(other: str, target: str) -> str:
+    """Returns the effect of a drop on an occupied slot, beside the cursor."""
+    host, _, gpu = target.partition(":")
+    return translate("Canvas", "swap with {other} on {host}, GPU {gpu}").format(other=other, host=host, gpu=gpu)
 
 
 def add_text(role: str, host: str) -> str:

@@ -141,7 +141,7 @@ class ZoomView(QGraphicsView):
         super().scrollContentsBy(dx, dy)
 
     def _take_arrangement(self) -> None:
-        if self._follows:
+        if self._follows and not (self._canvas.keeps and self._shows_all()):
             self.fit()
         else:
             self._zoom_to(self.zoom)
@@ -149,6 +149,11 @@ class ZoomView(QGraphicsView):
         if self._canvas.is_empty != self._was_empty:
             self._was_empty = self._canvas.is_empty
             self._repaint_background()
+
+    def _shows_all(self) -> bool:
+        """Whether all content is visible, above the buttons, so that a fit would only move it."""
+        room = self.viewport().rect().adjusted(0, 0, 0, -BELOW // 2)
+        return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
@@ -12,7 +14,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
-from torchyard_core.topology.document.topology_document import TopologyDocument, topology_in
+from torchyard_core.topology.document.topology_document import DocumentState, TopologyDocument, topology_in
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role
 from torchyard_gui.bridge.planning_time import PlanningTime
@@ -79,6 +81,10 @@ class TopologyPage(QWidget):
         self._hosts = hosts
         self.planning = planning if planning is not None else PlanningTime(parent=self)
         self._may_close = False
+        self._keeps_racks = False
+        """Whether racks stay where they are: from the first edit after opening, saving or tidying."""
+        self._racks: WeakKeyDictionary[DocumentState, Sequence[str]] = WeakKeyDictionary()
+        """The hosts with a rack, by step of the undo stack."""
         self._plan: Plan = plan(self.document.value, ())
 
         self.scene = TopologyScene(self)
@@ -106,8 +112,8 @@ class TopologyPage(QWidget):
         )
         self.setFocusProxy(self.view)
         self._join()
-        self._refresh()
         self._follow_file()
+        self._refresh()
         offer_recovery(self.autosave, self.files, self.notices, self.editor)
 
     # Called by the window
@@ -191,12 +197,14 @@ class TopologyPage(QWidget):
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
         fields = self.tr("Go to the fields; shuts them again where they lie over the page")
+        tidies = self.tr("Remove empty racks from the canvas and arrange the others")
         checks = self.tr("Log in on every host and read what it has. Changes nothing there")
         self._view_actions = [
             view(self.tr("Zoom in"), self.view.zoom_in, "Ctrl++", "zoom-in"),
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
             view(self.tr("Full size"), self.view.reset, "Ctrl+0"),
             view(self.tr("Fit everything"), self.view.fit, "Ctrl+Shift+0", "fit"),
+            view(self.tr("Tidy"), self.tidy, "Ctrl+Shift+T", "", tidies),
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
@@ -221,6 +229,7 @@ class TopologyPage(QWidget):
         self.document.path_changed.connect(self._follow_file)
         self.files.opened.connect(self.view.fit)
         self.files.opened.connect(self.yaml.forget)
+        self.files.saved.connect(self.tidy)
         self.yaml.left.connect(self.view.setFocus)
         self.scene.selection_changed.connect(self.editor.select)
         self.view.fits = self.editor.why_not
@@ -250,7 +259,12 @@ class TopologyPage(QWidget):
         hosts = tuple(self.editor.facts())
         value = self.document.value
         self._plan = plan(value, hosts)
-        self.scene.show_plan(self._plan, hosts, self.editor.shown_hosts())
+        keep, state = self._keeps_racks, self.document.state
+        # An undo shows the racks of its step; another edit those before it, and what it adds.
+        racks = self._racks.get(state, self.scene.hosts) if keep else ()
+        self.scene.show_plan(self._plan, hosts, {*racks, *self.editor.shown_hosts()}, keep=keep)
+        self._racks[state] = tuple(self.scene.hosts)
+        self._keeps_racks = True
         self.scene.show_hosts(booked_states(self._plan, hosts, self.planning))
         self.scene.set_selection(self.editor.selection)
         self.palette_.show_plan(self._plan, hosts)
@@ -264,6 +278,12 @@ class TopologyPage(QWidget):
         self._say_title()
         self.checks.soon()
         self.status_changed.emit()
+
+    def tidy(self) -> None:
+        """Removes racks that the design does not use, and arranges the others in the fleet's order."""
+        self._keeps_racks = False
+        self._racks.clear()
+        self._refresh()
 
     def _planning_changed(self) -> None:
         """Handles another planned time, or other bookings in it."""
@@ -282,6 +302,8 @@ class TopologyPage(QWidget):
             self.yaml.show_text(self.problems.problems)
 
     def _follow_file(self) -> None:
+        self._keeps_racks = False
+        self._racks.clear()
         self._say_title()
         self.bar.show_document(self.document)
         if not self.editor.holds_design:

@@ -7,6 +7,7 @@ most trainers, then the most replicas, is returned.
 
 A pin moves only what it must: the *home* of a replica is its slot in the placement without any pins. A replica that is
 not pinned stays at home unless a pinned one takes its GPUs; then it takes the home of that one if it fits there. A
+replica without GPUs makes way for a pinned one of its class on its host, so that a spread stays even. A
 placement around the pins replaces this one only if it places more. Homes depend on nothing but topology and hosts, so
 the same file gives the same plan in the window, in the command and in a launch.
 
@@ -26,6 +27,7 @@ the same file gives the same plan in the window, in the command and in a launch.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -125,6 +127,8 @@ class _PlacementAttempt:
         self._capacities = [HostCapacity(host, order) for order, host in enumerate(hosts)]
         self._by_name = {capacity.host.name: capacity for capacity in self._capacities}
         self._homes = homes
+        self._free_homes: Counter[tuple[str, str, bool]] = Counter()
+        """Homes that pinned replicas have not taken, by lane."""
         self._home_gpus = {gpu.uuid for slot in homes.values() for gpu in slot.gpus}
         self._names_of_allowed: dict[int, frozenset[str]] = {}
         self.slots: dict[str, Slot] = {}
@@ -244,6 +248,10 @@ class _PlacementAttempt:
         moving = [one for one in self._replicas if one.name not in settled]
         # The chief follows the workers, which decide whether it stays.
         moving.sort(key=lambda one: one.role is Role.CHIEF)
+        self._free_homes = Counter(self._lane(one) for one in self._replicas if one.name in self._homes)
+        self._free_homes.subtract(
+            self._lane(one, self.slots[one.name]) for one in self._replicas if one.name in self.slots
+        )
         displaced = [one for one in moving if not self._stays(one)]
         for replica in displaced:
             home = self._homes.get(replica.name)
@@ -260,7 +268,15 @@ class _PlacementAttempt:
             trainers = [capacity.class_counts[TRAINERS] for capacity in self._capacities]
             if any(trainers) and not self._by_name[home.host].class_counts[TRAINERS]:
                 return False
+        lane = self._lane(replica)
+        if not replica.pool.gpus and self._free_homes[lane] < 1:
+            return False
+        self._free_homes[lane] -= 1
         return self._took(replica, home)
+
+    def _lane(self, replica: Replica, slot: Slot | None = None) -> tuple[str, str, bool]:
+        """Host, class, and whether it has GPUs, of a replica on a slot, by default at home."""
+        return (slot or self._homes[replica.name]).host, spread_class(replica.role), bool(replica.pool.gpus)
 
     def _took(self, replica: Replica, slot: Slot | None, on: str = "") -> bool:
         """Places a replica on exactly a slot, with `on` only one of that host, if it fits; returns whether it did."""

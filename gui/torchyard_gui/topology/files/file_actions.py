@@ -36,6 +36,7 @@ class FileActions(QObject):
 
     opened = Signal()
     """Another document was opened."""
+    saved = Signal()
 
     def __init__(self, editor: Editor, recent: RecentFiles, notices: NoticeQueue, window: QWidget) -> None:
         super().__init__(window)
@@ -154,6 +155,7 @@ class FileActions(QObject):
             self._notices.clear(subject)
         assert self._document.path is not None
         self._recent.remember_file(self._document.path)
+        self.saved.emit()
         if then is not None:
             then()
         return True

@@ -340,6 +340,16 @@ def test_a_pin_moves_no_others_than_the_replica_that_it_displaces(pin: str, also
     assert {where(after)[name] for name in also} <= {where(before)["worker-0"]}
 
 
+def test_a_spread_stays_even_around_a_pin() -> None:
+    servers, fleet = "{name: s, role: ps, replicas: 4}", [host("a"), host("b")]
+    free = place(topology(workers(1), servers), fleet)
+    home = free.slots["ps-0"].host
+    assert where(place(topology(workers(1), servers, pins=f"{{ps-0: {home}}}"), fleet)) == where(free)
+    pinned = place(topology(workers(1), servers, pins=f"{{ps-1: {home}}}"), fleet)
+    assert Counter(slot.host for name, slot in pinned.slots.items() if name.startswith("ps")) == {"a": 2, "b": 2}
+    assert moved(free, pinned) == {"ps-1", "ps-2"}
+
+
 def test_the_plan_of_many_pins_does_not_depend_on_their_order() -> None:
     pins = {"worker-3": "h01:2", "worker-10": "h00:3", "worker-5": "h25"}
     asked = topology(workers(200, "gpus: 1"))
