@@ -19,11 +19,17 @@ class EditActions(QObject):
     """Enables actions by the selection. `say` shows why an edit was refused."""
 
     def __init__(
-        self, editor: Editor, say: Callable[[str], None], search: Callable[[], object], owner: QObject
+        self,
+        editor: Editor,
+        say: Callable[[str], None],
+        search: Callable[[], object],
+        choose_preset: Callable[[str], None],
+        owner: QObject,
     ) -> None:
         super().__init__(owner)
         self._editor = editor
         self._say = say
+        self._choose_preset = choose_preset
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
         # Not createUndoAction: PySide deletes its actions with the first menu or button that shows them.
@@ -97,7 +103,7 @@ class EditActions(QObject):
 
     def _adds_preset(self, preset: Preset) -> QAction:
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset))
-        made = action(self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)))
+        made = action(self, "edit", text, lambda: self._choose_preset(preset.key))
         made.setToolTip(preset_sentence(preset))
         made.setProperty(SUBMENU, self.tr("Presets"))
         return made

@@ -145,12 +145,19 @@ class Editor(QObject):
             text = self.tr("Add {count} {roles}").format(count=count, roles=role_plural(role))
         return self.apply(text, change, select=lambda _: new)
 
-    def add_preset(self, key: str) -> str:
-        """Sets a strategy and adds the pools that it needs and the design lacks, as one step."""
+    def add_preset(self, key: str, *, removes_unused: bool = False) -> str:
+        """Sets a strategy and adds the pools that it needs and the design lacks, as one step.
+
+        With `removes_unused`, the step removes the servers and reducers that the strategy does not use.
+        """
         has_gpus = any(facts.gpus for facts in self.facts())
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
         # Without a selection the inspector shows the design, with the strategy's settings.
-        return self.apply(text, lambda value: with_preset(value, key, has_gpus=has_gpus)[0], select=lambda _: ())
+
+        def change(value: Topology) -> Topology:
+            return with_preset(value, key, has_gpus=has_gpus, removes_unused=removes_unused)[0]
+
+        return self.apply(text, change, select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
         """Sets the machine type of the pools of these, by default the selected, replicas."""

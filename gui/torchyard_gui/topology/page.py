@@ -30,6 +30,7 @@ from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.planned_time_control import name_launch
+from torchyard_gui.topology.preset_choice import choose_preset
 from torchyard_gui.topology.problem_locations import in_window
 from torchyard_gui.topology.problems_dock import ProblemNavigation, ProblemsDock
 from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
@@ -103,7 +104,7 @@ class TopologyPage(QWidget):
 
         self.files = FileActions(self.editor, settings, self.notices, self)
         self.foreign = ImportExport(self.editor, self.files, self.notices, self.problems, self.say, self)
-        self.edits = EditActions(self.editor, self.say, self.side.open, self)
+        self.edits = EditActions(self.editor, self.say, self.side.open, self.choose_preset, self)
         self.autosave = Autosave(self.document, recovery_folder, self)
         self._make_actions()
         self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action, self.planning)
@@ -245,7 +246,7 @@ class TopologyPage(QWidget):
         self.view.activated.connect(lambda _: self.inspector.focus("pools", "replicas"))
         self.palette_.role_chosen.connect(lambda role, count: self._do(self.editor.add(Role(role), count)))
         self.palette_.host_chosen.connect(self._host_chosen)
-        self.palette_.preset_chosen.connect(lambda key: self._do(self.editor.add_preset(key)))
+        self.palette_.preset_chosen.connect(self.choose_preset)
         self.palette_.machine_chosen.connect(lambda name: self._do(self.editor.set_machine(name)))
         self.problems.jump.connect(self.jump_to)
         set_kind = partial(self.editor.set_strategy, "kind", label=self.tr("strategy"))
@@ -363,6 +364,10 @@ class TopologyPage(QWidget):
         else:
             text, way = self.tr("{count} errors keep this from running."), self.tr("Show the first")
         self.notices.show("launch", "fail", text.format(count=count), NoticeButton(way, self.problems.next_problem))
+
+    def choose_preset(self, key: str) -> None:
+        """Applies a preset, after asking about replicas that its strategy does not use."""
+        choose_preset(self.editor, key, self.say, self)
 
     def jump_to(self, problem: Problem) -> None:
         """Shows where a problem can be fixed: replicas, field, host or line."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QDragLeaveEvent
-from PySide6.QtWidgets import QApplication
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 
-from tests.gui.topology.page_driver import CONTROL, Driver
+from tests.gui.topology.page_driver import CONTROL, LEFT, Driver
 from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_gui.topology.palette_list import PaletteList
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 RETURN = Qt.Key.Key_Return
 
@@ -180,3 +182,31 @@ def test_servers_get_no_gpus_of_their_machine_and_it_can_be_typed(empty: Driver)
     empty.keys(RETURN)
     (servers,) = empty.value.pools
     assert (servers.machine, servers.cpus, servers.gpus, servers.gpu_model) == ("complex_model_m_p100", 16, 0, None)
+
+
+def answer(driver: Driver, text: str) -> None:
+    """Presses a button of the question about unused replicas."""
+    box = driver.page.findChild(ConfirmationDialog, "preset")
+    assert box.windowTitle() == "Remove 3 reducers?"
+    assert "does not use 3 reducers" in " ".join(one.text() for one in box.findChildren(QLabel))
+    (button,) = (one for one in box.findChildren(QPushButton) if one.text().replace("&", "") == text)
+    QTest.mouseClick(button, LEFT)
+
+
+@pytest.mark.parametrize(("choice", "reducers"), [("Remove them", 0), ("Keep them", 3), ("Cancel", 3)])
+def test_a_preset_offers_to_remove_what_its_strategy_does_not_use(digits: Driver, choice: str, reducers: int) -> None:
+    digits.page.editor.set_pools([1], "replicas", 3, "replicas")
+    digits.choose(digits.page.palette_.presets, "reduction_server")
+    before, text = digits.value, digits.page.document.text
+    assert digits.counts()["reducers"] == 3
+    digits.choose(digits.page.palette_.presets, "downpour")
+    assert digits.value == before
+    answer(digits, choice)
+    assert digits.counts().get("reducers", 0) == reducers
+    assert (digits.value == before) is (choice == "Cancel")
+    assert ("strategy-ignores" in digits.codes()) is (choice == "Keep them")
+    if choice != "Cancel":
+        digits.on_canvas()
+        digits.keys(Qt.Key.Key_Z, CONTROL)
+        assert digits.value == before
+        assert digits.page.document.text == text
