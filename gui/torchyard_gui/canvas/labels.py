@@ -264,7 +264,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
             )
         return translate("Canvas", "GPU {gpu} of {host} is in use: it is not free").format(gpu=gpu, host=rack.key)
     if not rack.use_known:
-        return translate("Canvas", "GPU {gpu} of {host}: unknown whether it is free").format(gpu=gpu, host=rack.key)
+        return translate("Canvas", "GPU {gpu} of {host}: current use unknown").format(gpu=gpu, host=rack.key)
     return translate("Canvas", "GPU {gpu} of {host} is free").format(gpu=gpu, host=rack.key)
 
 
@@ -272,9 +272,9 @@ def rack_sentence(rack: RackContent, use: str) -> str:
     """Returns the full header of a rack, for its tool tip."""
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
-        lines.append(translate("Canvas", "Its hardware is not known yet; it is assumed to suffice."))
+        lines.append(translate("Canvas", "It has not been checked; assuming it fits."))
     elif not rack.use_known:
-        lines.append(translate("Canvas", "It is not known who uses it now."))
+        lines.append(translate("Canvas", "Its current use is unknown."))
     return "\n".join(lines)
 
 

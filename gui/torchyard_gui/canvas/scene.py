@@ -44,6 +44,8 @@ class TopologyScene(QGraphicsScene):
     """Racks were added, removed or moved."""
     states_changed = Signal()
     """Selection or states changed, and with them their description."""
+    traffic_changed = Signal()
+    """The lines and frames stand for other traffic."""
     touched = Signal()
     """Visible content changed or moved."""
 
@@ -97,6 +99,7 @@ class TopologyScene(QGraphicsScene):
             layout = lay_tray([chip.name for chip in chips], len(reason_lines(reasons)))
             contents.append(RackContent(TRAY, layout, chips, reasons=reasons))
         members = {chip.name: chip for content in contents for chip in content.chips}
+        drawn = (self._kind, self._wiring, self.has_groups)
         order = [planned.name for planned in plan.replicas] if plan is not None else []
         self._chips = {name: members[name] for name in order if name in members}
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
@@ -108,6 +111,8 @@ class TopologyScene(QGraphicsScene):
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
+        if (self._kind, self._wiring, self.has_groups) != drawn:
+            self.traffic_changed.emit()
 
     @property
     def moved(self) -> Mapping[str, str]:

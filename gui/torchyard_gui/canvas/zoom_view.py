@@ -62,6 +62,7 @@ class ZoomView(QGraphicsView):
         self._bar.fit_asked.connect(self.fit)
         scene.arranged.connect(self._take_arrangement)
         scene.states_changed.connect(self._show_legend)
+        scene.traffic_changed.connect(self._show_legend)
         theme().changed.connect(self._take_theme)
 
     # Zoom
@@ -193,6 +194,10 @@ class ZoomView(QGraphicsView):
         if (title, sentence) != self._empty:
             self._empty = (title, sentence)
             self._repaint_background()
+
+    @property
+    def legend_texts(self) -> list[str]:
+        return self._legend.texts
 
     def _show_legend(self) -> None:
         tiles = level_of(self.zoom) is Level.TILE

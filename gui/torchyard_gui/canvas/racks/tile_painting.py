@@ -20,7 +20,7 @@ TROUBLE = ("fail", "wait")
 BADGE = 0.86
 """Size of a role's badge in a cell, as a part of the cell."""
 BADGE_FROM = 7.0
-"""Least size of a badge in screen pixels; smaller cells have only the role's colour."""
+"""Least size of a badge in screen pixels; smaller cells are filled in part, by role."""
 
 
 def paint_tile(
@@ -105,10 +105,14 @@ def _paint_cells(
             role = roles.get(name, "")
             size = min(rect.width(), rect.height()) * BADGE
             has_badge = bool(role) and states is None and size * zoom >= BADGE_FROM
-            painter.fillRect(rect, _shade(name, role, look, states is not None, pale=has_badge))
-            if has_badge:
+            if not role or states is not None:
+                painter.fillRect(rect, _shade(name, look))
+            elif has_badge:
+                painter.fillRect(rect, paint_cache.mixed(role, "s2", 0.75))
                 middle = rect.center()
                 paint_cache.put_badge(painter, role, middle.x() - size / 2, middle.y() - size / 2, size)
+            else:
+                _paint_small(painter, rect, role)
         if name in selected:
             rings.append(rect)
         elif name in moved:
@@ -126,12 +130,27 @@ def _paint_cells(
             painter.drawRect(ring)
 
 
-def _shade(name: str, role: str, look: ReplicaLiveState | None, live: bool, *, pale: bool) -> QColor:
-    if not name:
-        return theme().color("track")
-    if not live:
-        return paint_cache.mixed(role, "s2", 0.75 if pale else 0.2)
-    if look is None:
+_PARTS = {
+    "worker": ((0.0, 0.0, 1.0, 1.0),),
+    "chief": ((0.0, 0.0, 0.35, 1.0), (0.65, 0.0, 0.35, 1.0)),
+    "ps": ((0.0, 0.5, 1.0, 0.5),),
+    "reducer": ((0.3, 0.0, 0.4, 1.0),),
+    "evaluator": ((0.0, 0.0, 0.5, 1.0),),
+}
+"""The filled parts (left, top, width, height) of a cell without room for a badge, by role."""
+
+
+def _paint_small(painter: QPainter, rect: QRectF, role: str) -> None:
+    painter.fillRect(rect, paint_cache.mixed(role, "s2", 0.75))
+    for left, top, width, height in _PARTS[role]:
+        part = QRectF(
+            rect.x() + left * rect.width(), rect.y() + top * rect.height(), width * rect.width(), height * rect.height()
+        )
+        painter.fillRect(part, paint_cache.mixed(role, "s2", 0.2))
+
+
+def _shade(name: str, look: ReplicaLiveState | None) -> QColor:
+    if not name or look is None:
         return theme().color("track")
     tint = tint_of(look)
     if tint:
