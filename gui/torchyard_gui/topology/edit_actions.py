@@ -51,14 +51,18 @@ class EditActions(QObject):
         self.cut = make(self.tr("Cu&t"), self._cut, keys.Cut, "cut")
         self.copy = make(self.tr("&Copy"), self._copy, keys.Copy, "copy")
         self.paste = make(self.tr("&Paste"), self._paste, keys.Paste, "paste")
-        tip = self.tr("More of what is selected")
+        tip = self.tr("Add copies of the selected replicas")
         self.duplicate = make(self.tr("D&uplicate"), self._duplicate, "Ctrl+D", "duplicate", tip)
-        self.delete = make(self.tr("&Delete"), self._delete, keys.Delete, "trash", self.tr("Delete what is selected"))
-        tip = self.tr("Leave it to the planner where the selected replicas go")
+        self.delete = make(
+            self.tr("&Delete"), self._delete, keys.Delete, "trash", self.tr("Delete the selected replicas")
+        )
+        tip = self.tr("Let the planner place the selected replicas")
         self.unpin = make(self.tr("U&npin"), self._unpin, "Ctrl+U", "pin", tip)
         self.select_all = make(self.tr("Select &all"), self._editor.select_all, keys.SelectAll)
         self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
-        self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
+        self.add = make(
+            self.tr("Add …"), search, "A", "plus", self.tr("Add a role, preset or host by typing part of its name")
+        )
         self.add_roles = [self._adds(role) for role in Role]
         editor.selection_changed.connect(self.refresh)
         editor.changed.connect(self.refresh)

@@ -197,9 +197,9 @@ class TopologyPage(QWidget):
         self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show and edit the file's text"))
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
-        fields = self.tr("Go to the fields; shuts them again where they lie over the page")
+        fields = self.tr("Go to the fields of the selection; closes them again in a narrow window")
         tidies = self.tr("Remove empty racks from the canvas and arrange the others")
-        checks = self.tr("Log in on every host and read what it has. Changes nothing there")
+        checks = self.tr("Log in to every host and read its hardware and state. Nothing is changed there")
         self._view_actions = [
             view(self.tr("Zoom in"), self.view.zoom_in, "Ctrl++", "zoom-in"),
             view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
@@ -210,13 +210,13 @@ class TopologyPage(QWidget):
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
             view(self.tr("Check all hosts"), self._hosts.check, "F5", "refresh", checks),
-            view(self.tr("Fields of what is selected"), self.fields.toggle, "Ctrl+I", "edit", fields),
+            view(self.tr("Fields of the selection"), self.fields.toggle, "Ctrl+I", "edit", fields),
         ]
-        found = self.tr("Select replicas by letters of their name, pool or host; is:pinned and is:invalid")
+        found = self.tr("Select replicas by part of their name, pool or host; is:pinned and is:invalid")
         self._view_actions.append(
             action(self, "edit", self.tr("Find replicas"), lambda: self.finder.open(), "Ctrl+F", "search", found)
         )
-        tip = self.tr("The planned time: what “free” means here")
+        tip = self.tr("Set the time for which free GPUs are counted")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Return", "play")
         name_launch(self.launch_action, self.planning)
@@ -350,7 +350,7 @@ class TopologyPage(QWidget):
             return
         self.notices.clear("launch")
         if self.document.path is None and self.document.value.program.workdir is not None:
-            text = self.tr("Save this topology first: the folder that is sent to hosts is the one it lies in.")
+            text = self.tr("Save this topology first: the working folder is relative to its file.")
             save = NoticeButton(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
             self.notices.show("launch", "info", text, save)
             return
@@ -360,9 +360,9 @@ class TopologyPage(QWidget):
     def _report_errors(self, count: int) -> None:
         self.problems.set_open(True)
         if count == 1:
-            text, way = self.tr("1 error keeps this from running."), self.tr("Show it")
+            text, way = self.tr("1 error prevents the launch."), self.tr("Show it")
         else:
-            text, way = self.tr("{count} errors keep this from running."), self.tr("Show the first")
+            text, way = self.tr("{count} errors prevent the launch."), self.tr("Show the first")
         self.notices.show("launch", "fail", text.format(count=count), NoticeButton(way, self.problems.next_problem))
 
     def choose_preset(self, key: str) -> None:

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QWidget
 from torchyard_core.topology.strategies.presets import preset, unused_replicas
 from torchyard_gui.canvas.labels import role_count
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.labels import preset_title
+from torchyard_gui.topology.labels import preset_title, role_plural
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 
@@ -34,8 +34,8 @@ def choose_preset(editor: Editor, key: str, say: Callable[[str], None], parent: 
     only_one = sum(map(len, unused.values())) == 1
     box = ConfirmationDialog(
         tr("Remove {replicas}?").format(replicas=replicas),
-        tr("{preset} does not use {replicas}. While the design has them, it cannot be launched.").format(
-            preset=preset_title(preset(key)), replicas=replicas
+        tr("{preset} uses no {roles}. If you keep them, they are listed among the problems.").format(
+            preset=preset_title(preset(key)), roles=tr(" or ").join(map(role_plural, unused))
         ),
         tr("Keep it") if only_one else tr("Keep them"),
         tr("Cancel"),

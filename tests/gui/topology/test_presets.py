@@ -57,7 +57,7 @@ def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver
     assert not palette.tiers.isVisible()
     assert not palette.hosts.visibleRegion().isEmpty()
     empty.type("zzz")
-    assert palette.nothing.text() == "Nothing here is called “zzz”."
+    assert palette.nothing.text() == "No match for “zzz”."
     assert palette.nothing.isVisible()
     assert not any(section.isVisible() for section in palette.sections)
     empty.keys(Qt.Key.Key_Escape)
@@ -188,7 +188,7 @@ def answer(driver: Driver, text: str) -> None:
     """Presses a button of the question about unused replicas."""
     box = driver.page.findChild(ConfirmationDialog, "preset")
     assert box.windowTitle() == "Remove 3 reducers?"
-    assert "does not use 3 reducers" in " ".join(one.text() for one in box.findChildren(QLabel))
+    assert "Downpour uses no reducers." in " ".join(one.text() for one in box.findChildren(QLabel))
     (button,) = (one for one in box.findChildren(QPushButton) if one.text().replace("&", "") == text)
     QTest.mouseClick(button, LEFT)
 
@@ -210,3 +210,14 @@ def test_a_preset_offers_to_remove_what_its_strategy_does_not_use(digits: Driver
         digits.keys(Qt.Key.Key_Z, CONTROL)
         assert digits.value == before
         assert digits.page.document.text == text
+
+
+def test_the_legend_follows_the_strategy(digits: Driver) -> None:
+    digits.page.editor.pin(["worker-3"], "gpu-b:0")
+    assert digits.page.view.legend_texts == ["trainers", "all-reduce, in step"]
+    before = digits.page.scene.hosts
+    digits.page.editor.set_strategy("kind", "hogwild", "strategy")
+    assert digits.page.scene.hosts == before
+    assert "neighbours, each at its own pace" in digits.page.view.legend_texts
+    digits.page.editor.set_strategy("kind", "none", "strategy")
+    assert digits.page.view.legend_texts == []

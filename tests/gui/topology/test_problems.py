@@ -209,7 +209,7 @@ def test_errors_keep_it_from_being_launched(digits: Driver) -> None:
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Return, CONTROL)
     assert files == []
-    assert digits.notice() == "1 error keeps this from running."
+    assert digits.notice() == "1 error prevents the launch."
     (button,) = digits.page.notice_bar.findChildren(QPushButton)
     QTest.mouseClick(button, LEFT)
     assert QApplication.focusWidget() is digits.page.inspector.program.program.field("script")

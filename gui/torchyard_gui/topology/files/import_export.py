@@ -186,9 +186,9 @@ class ImportExport(QObject):
     def _report_errors(self, count: int) -> None:
         self._problems.set_open(True)
         if count == 1:
-            text, way = self.tr("1 error keeps this from being exported."), self.tr("Show it")
+            text, way = self.tr("1 error prevents the export."), self.tr("Show it")
         else:
-            text, way = self.tr("{count} errors keep this from being exported."), self.tr("Show the first")
+            text, way = self.tr("{count} errors prevent the export."), self.tr("Show the first")
         show = NoticeButton(way, self._problems.next_problem)
         self._notices.show("export", "fail", text.format(count=count), show)
 

@@ -61,7 +61,7 @@ class Inspector(QFrame):
     def _of_selection(self) -> tuple[PlaceGroup, PoolGroup]:
         """The panel for a selection, created by `make_rest` or at the first selection to save time at the start."""
         place, pools = PlaceGroup(self._editor, self._planning), PoolGroup(self._editor)
-        self._panels.addWidget(_scrolled(self.tr("Fields of what is selected"), place, pools))
+        self._panels.addWidget(_scrolled(self.tr("Fields of the selection"), place, pools))
         return place, pools
 
     @property
