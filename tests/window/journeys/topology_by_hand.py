@@ -60,7 +60,8 @@ def journey(user: User) -> None:
     user.expect(lambda: not page.editor.stack.canUndo(), "all steps are undone")
     assert user.gui(lambda: page.document.text) == DESIGN
     assert not user.gui(lambda: page.document.is_modified)
-    assert rack_places(user, page) == racks
+    user.key("ctrl+e")
+    user.expect(lambda: places(page) == racks, "the racks are where they were")
     user.picture("8-undone")
 
 
@@ -142,7 +143,11 @@ def where(page: TopologyPage, name: str) -> str:
 
 
 def rack_places(user: User, page: TopologyPage) -> dict[str, Any]:
-    return user.gui(lambda: {host: page.scene.rect_of_rack(host).topLeft().toTuple() for host in page.scene.hosts})
+    return user.gui(lambda: places(page))
+
+
+def places(page: TopologyPage) -> dict[str, Any]:
+    return {host: page.scene.rect_of_rack(host).topLeft().toTuple() for host in page.scene.hosts}
 
 
 def chip(user: User, page: TopologyPage, name: str) -> QPoint:
