@@ -1,12 +1,9 @@
-"""Classifies the use of a GPU by a process against the calendar. Pure.
+"""Classification of the use of a GPU by a process, according to the calendar. No I/O.
 
-| class | condition |
-|---|---|
-| `own` | the GPU is booked by a person who may be the owner of the process |
-| `unbooked` | the GPU is not booked |
-| `others` | it is booked by a person who cannot be the owner |
-| `root` | it is booked, and root runs the process (sudo, a container's daemon) for a session that is not the booker's |
-| `unknown` | it is booked, and the process is hidden, or of a login that is not in the table |
+| class | condition | |---|---| | `own` | the GPU is booked by a person who may be the owner of the process | |
+`unbooked` | the GPU is not booked | | `others` | it is booked by a person who cannot be the owner | | `root` | it is
+booked, and root runs the process (sudo, a container's daemon) for a session that is not the booker's | | `unknown` | it
+is booked, and the process is hidden, or of a login that is not in the table |
 """
 
 from __future__ import annotations
@@ -17,27 +14,27 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 
 OWN, UNBOOKED, OTHERS, ROOT, UNKNOWN = "own", "unbooked", "others", "root", "unknown"
 VIOLATIONS = (ROOT, UNKNOWN)
-"""Reported to administrators, who may end them; never ended by the agent."""
+"""Findings that are reported to administrators, who may end the processes. The agent never ends them."""
 PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT, CLAIM = "process", "namespace", "loginuid", "cgroup", "parent", "claim"
 
 
 class Origin(NamedTuple):
-    """The user that started a process, directly or through root."""
+    """The user who started a process, directly or through root."""
 
     uid: int | None
-    """None if unknown."""
+    """The UID, or None if it is unknown."""
     known_by: str
-    """PROCESS (its own UID), NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; empty if unknown."""
+    """The source of the UID: PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; "" if it is unknown."""
     as_root: bool = False
-    """It runs as root, or in a container or user namespace that root made."""
+    """Whether the process runs as root, or in a container or user namespace that root made."""
     container: str = ""
-    """ID or name."""
+    """The ID or name of the container."""
     session: str = ""
     """The login session."""
 
 
 class Use(NamedTuple):
-    """A process on a GPU."""
+    """The use of a GPU by a process."""
 
     gpu: str
     pid: int
@@ -49,19 +46,19 @@ class Use(NamedTuple):
     """The login that started the process."""
     program: str = ""
     run_id: str = ""
-    """The run of this agent's user that it belongs to."""
+    """The run of this agent's user to which the process belongs."""
     keeper: int = 0
-    """PID of the keeper of another user's run, if it belongs to one."""
+    """The PID of the keeper, if the process belongs to another user's run."""
     claimed: str = ""
     """The person that the run's record names."""
     origin: Origin | None = None
-    """None: the process's own UID counts."""
+    """The origin; None if the process's own UID counts."""
     display_server: bool = False
-    """Its executable is a display server's, but it computes: a library was loaded into it."""
+    """Whether a display server's executable computes, because a library was loaded into it."""
 
     @property
     def by(self) -> int | None:
-        """UID of the user of the GPU; root's if a daemon of root acted for an unknown session."""
+        """The UID of the user of the GPU; 0 if a daemon of root acted for an unknown session."""
         if self.origin is None or self.uid is None:
             return self.uid
         return 0 if self.origin.as_root and self.origin.uid is None else self.origin.uid
@@ -82,14 +79,18 @@ class Finding(NamedTuple):
 
     @property
     def persons_text(self) -> str:
-        """ "kim", "one of kim, lee", or a login that is not in the calendar."""
+        """A text such as "kim" or "one of kim, lee", or the login if the calendar does not mention it."""
         if not self.persons:
             return self.use.user
         return self.persons[0] if len(self.persons) == 1 else f"one of {', '.join(self.persons)}"
 
 
 def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
-    """`host`: this host's name in the fleet. A shared login counts as the booker's if one of its persons is."""
+    """Classifies the use of a GPU. A shared login counts as the booker's if any of its persons is the booker.
+
+    Args:
+        host: This host's name in the fleet.
+    """
     booking = calendar.on(use.gpu, now)
     persons: tuple[str, ...] = ()
     is_roots = use.as_root
@@ -100,7 +101,7 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
-        # A record is written by the user: it can only select one of the persons who share a login.
+        # The user can write the record, so the record can only select one of the persons who share a login.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

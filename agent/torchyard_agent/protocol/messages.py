@@ -1,4 +1,4 @@
-"""Parameters and results of the methods about runs, as typed dictionaries."""
+"""The parameters and results of the methods that concern runs, as typed dictionaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 
 class RankAssignment(TypedDict):
-    """One rank of a replica, as its keeper starts it."""
+    """The assignment of one rank, from which its keeper starts it."""
 
     rank: int | None
     """RANK in the trainers' world; None for servers, reducers and evaluators."""
@@ -17,7 +17,7 @@ class RankAssignment(TypedDict):
 
 
 class ReplicaAssignment(TypedDict):
-    """One replica, as its keeper starts it."""
+    """The assignment of one replica, from which its keeper starts the ranks."""
 
     name: str
     role: str
@@ -27,12 +27,12 @@ class ReplicaAssignment(TypedDict):
     trainer: bool
     gpus: list[str]
     generation: int
-    """The number of its gang's restarts."""
+    """The number of restarts of the replica's gang."""
     ranks: list[RankAssignment]
 
 
 class ReplicaPlan(TypedDict):
-    """One planned replica, without values that depend on the participation of others (see `rank_environment`)."""
+    """One planned replica, without values that depend on which replicas take part (see `rank_environment`)."""
 
     name: str
     role: str
@@ -43,7 +43,7 @@ class ReplicaPlan(TypedDict):
     trainer: bool
     gpus: list[str]
     processes: int
-    """The number of its ranks."""
+    """The number of ranks of the replica."""
     address: str
     """`host:port` on the data network."""
     run_dir: str
@@ -54,7 +54,7 @@ class ReplicaPlan(TypedDict):
 
 
 class Master(TypedDict):
-    """The planned address of a torch world's store, which its first rank serves."""
+    """The planned address of the torch.distributed store of a gang, which the gang's first rank serves."""
 
     replica: str
     port: Any
@@ -74,13 +74,13 @@ class Cluster(TypedDict):
     job: dict[str, Any]
     """The topology, for CLUSTER_SPEC's `job`."""
     masters: dict[str, Master]
-    """By gang."""
+    """The addresses by gang."""
     options: dict[str, Any]
     """TORCHYARD_OPTIONS: the strategy block with its defaults, and other options of `torchyard_roles`."""
 
 
 class Policy(TypedDict):
-    """When a run ends, and its timeouts in seconds."""
+    """The conditions for the end of a run, and its timeouts in seconds."""
 
     ends_with: str
     stop_grace_s: float
@@ -93,7 +93,7 @@ class Policy(TypedDict):
 
 
 class Prepare(TypedDict):
-    """Parameters of `run.prepare`, before the ports of other hosts are known."""
+    """The parameters of `run.prepare`, which are sent before the ports of other hosts are known."""
 
     run_id: str
     name: str
@@ -103,26 +103,26 @@ class Prepare(TypedDict):
     snapshot: str | None
     """Root hash of the working folder's snapshot; None if the run has none."""
     gpus: list[str]
-    """UUIDs to lock."""
+    """The UUIDs of the GPUs to lock."""
     ports: int
     """The number of ports to hold, without the gang link's."""
     port_range: list[int] | None
     """[first, last] that the firewall admits; None for any."""
     data_address: str | None
-    """The host's address on the data network; None: the host finds it."""
+    """The host's address on the data network; None if the host must determine it."""
     interface: str | None
     towards: str | None
     """If `data_address` is None: the primary's address; the own address that reaches it is used."""
     resume_from: str | None
     """An ended run whose newest checkpoint on this host the new run resumes from."""
     later: bool
-    """The run is scheduled: its GPUs are locked at its start."""
+    """Whether the run is scheduled, so that its GPUs are locked at its start."""
     record: dict[str, Any]
     """Kept in `run.json` for other desktops: topology text, planned replicas, and the launching user."""
 
 
 class Warm(TypedDict):
-    """Parameters of `run.warm`: interpreters that start during the checks of a launch (docs/architecture.md)."""
+    """The parameters of `run.warm`: interpreters that start during the checks of a launch (docs/architecture.md)."""
 
     run_id: str
     host: str
@@ -131,14 +131,14 @@ class Warm(TypedDict):
     run_dir: str
     """The placeholder of the run's folder."""
     imports: list[str]
-    """Modules to import."""
+    """The modules that the interpreters import."""
 
 
 class Prepared(TypedDict):
     """The result of `run.prepare`."""
 
     pid: int
-    """PID of the keeper."""
+    """The PID of the keeper."""
     address: str
     interface: str
     ports: list[int]
@@ -155,18 +155,18 @@ class Member(TypedDict):
 
 
 class Start(TypedDict):
-    """Parameters of `run.start`, to the primary's keeper: the whole run."""
+    """The parameters of `run.start`, sent to the primary's keeper: the whole run."""
 
     members: list[Member]
-    """The primary first."""
+    """The members of the run, beginning with the primary."""
     cluster: Cluster
     replicas: list[ReplicaPlan]
-    """In plan order."""
+    """The replicas in plan order."""
     policy: Policy
     setup: list[str]
     """Shell lines to run before each rank."""
     secrets: dict[str, str]
-    """Values by name; in memory and in the ranks' environment only."""
+    """The secrets by name, which are kept only in memory and in the ranks' environment."""
     notify: str | None
     carry: bool
     """Whether the keepers replicate checkpoints: the hosts share no folder for them."""
@@ -179,6 +179,6 @@ class Start(TypedDict):
 
 
 class Join(TypedDict):
-    """Parameters of `run.join`, to all other keepers."""
+    """The parameters of `run.join`, sent to all other keepers."""
 
     primary: Member

@@ -1,4 +1,4 @@
-"""The use case "restart a run": launch an ended run again, with its own code, from its newest checkpoint."""
+"""The use case "restart a run": launch an ended run again with its recorded code, from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.launch.runs.known_runs import KnownRun
 
 
 class RestartRun(LaunchUseCase):
-    """Launches an ended run again, as a new run with the topology and the code of the old one."""
+    """Launches an ended run as a new run with the same topology and code."""
 
     def __init__(
         self,
@@ -25,14 +25,19 @@ class RestartRun(LaunchUseCase):
         secrets: Sequence[str] | None = None,
         booking: BookingOptions | None = None,
     ):
-        """`secrets`: names of secrets to send with a run of another desktop; None asks for them."""
+        """Creates the use case.
+
+        Args:
+            ended: The run to restart.
+            secrets: Names of secrets to send with a run of another desktop; None asks the user.
+        """
         super().__init__(desktop, callbacks, booking)
         self._ended = ended
         self._secrets = secrets
         self._own_record = desktop.history.load(ended.run_id)
 
     def prepare(self) -> None:
-        """Reads the run's record from its hosts. Raises RunFailed if it cannot be restarted, or a HostError."""
+        """Reads the run's record from its hosts. Raises RunFailed if the run cannot be restarted, or HostError."""
         ask = self.callbacks.ask
         links, errors = links_of_run(self.desktop.fleet, self._ended)
         for error in errors.values():

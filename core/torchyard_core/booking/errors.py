@@ -1,8 +1,8 @@
-"""Errors of bookings, each with a message and a hint.
+"""Errors of bookings. Each has a message and a hint.
 
 TorchyardError
-├── Refused       a rule refuses it, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
-│   └── Clash     a GPU is booked by others then (in `search.conflict`)
+├── Refused       a rule refuses the booking, or the request is invalid (exit code 1; 2 for codes in WRONG_USAGE)
+│   └── Clash     another user has booked a GPU for that time (in `search.conflict`)
 ├── StoreUnavailable  the database is unavailable (exit code 3)
 ├── PermissionDenied  the role has no permission in the database
 ├── StoreTooNew   the database has the schema of a newer Torchyard
@@ -16,15 +16,23 @@ from __future__ import annotations
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.next_steps import Advice, SetUpTeam
 
-WRONG_USAGE = frozenset((
-    "ambiguous_time", "bad_rule", "bad_time", "no_gpus", "no_such_booking", "no_such_time", "unknown_gpu",
-    "unknown_zone",
-))  # fmt: skip
-"""Codes of invalid input: exit code 2."""
+WRONG_USAGE = frozenset(
+    (
+        "ambiguous_time",
+        "bad_rule",
+        "bad_time",
+        "no_gpus",
+        "no_such_booking",
+        "no_such_time",
+        "unknown_gpu",
+        "unknown_zone",
+    )
+)
+"""Codes of invalid input, which have exit code 2."""
 
 
 class Refused(TorchyardError):
-    """Raised when a booking is refused; nothing was changed. `code` names the rule."""
+    """Raised when a booking is refused, in which case nothing was changed. `code` names the rule."""
 
     def __init__(self, message: str, *, code: str, hint: Advice = ""):
         super().__init__(message, code=code, hint=hint)
@@ -33,7 +41,7 @@ class Refused(TorchyardError):
 
 
 class StoreUnavailable(TorchyardError):
-    """Raised when the bookings database is unavailable. The next call tries again."""
+    """Raised when the bookings database is unavailable. The next call connects again."""
 
     exit_code = 3
 
@@ -42,14 +50,14 @@ class StoreUnavailable(TorchyardError):
 
 
 class PermissionDenied(TorchyardError):
-    """Raised when the role has no permission."""
+    """Raised when the database role has no permission."""
 
     def __init__(self, message: str, *, hint: Advice = ""):
         super().__init__(message, code="no_rights", hint=hint)
 
 
 class StoreTooNew(TorchyardError):
-    """Raised when this version does not know the database's schema."""
+    """Raised when the database has the schema of a newer version."""
 
     def __init__(self, place: str):
         super().__init__(

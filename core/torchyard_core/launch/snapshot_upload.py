@@ -1,4 +1,4 @@
-"""Upload of a snapshot to hosts, limited to files whose content a host does not have yet."""
+"""Upload of a snapshot to hosts, limited to files whose content a host does not have."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWER_TIMEOUT_S = 300.0
 ASK_AGAIN_S = 0.25
 """Interval of polling a store to which another upload is in progress."""
 TRIES = 3
-"""Attempts to send files that garbage collection removed meanwhile."""
+"""Number of attempts to send files that garbage collection has removed meanwhile."""
 ROOM = 100_000_000
 """Free bytes that a host's disk must have for logs and outputs, in addition to the code."""
 
@@ -35,14 +35,16 @@ OnProgress = Callable[[int, int], None]
 
 
 def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
-    """Makes `snapshot` available on the host of `link`. Of hosts that share a home, one receives it and others wait.
+    """Makes `snapshot` available on the host of `link`.
 
-    Files that have arrived completely stay there, so that an interrupted upload can be resumed.
+    Of hosts that share a home, one receives it and the others wait.
+
+    Files that have arrived completely are kept, so that an interrupted upload can be resumed.
 
     Raises:
         RunFailed: A file changed during the upload, or the host's disk is full.
         Cancelled: The user cancelled the launch.
-        AgentRefused, HostError: The host refused, or the connection broke.
+        AgentRefused, HostError: The host refused the request, or the connection was lost.
     """
     for last_try in (*[False] * (TRIES - 1), True):
         answer = _offer(snapshot, link, cancelled)
@@ -59,8 +61,13 @@ def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress
 
 
 def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, Any]:
-    """Waits until no other upload to the store is in progress, and returns whether the host has the snapshot, or the
-    files that it lacks. The manifest is sent only if the host does not know the root."""
+    """Waits for other uploads to the store, then asks the host whether it has the snapshot.
+
+    The manifest is sent only if the host does not know the root hash.
+
+    Returns:
+        The host's answer, which contains the files that it lacks.
+    """
     while True:
         answer: dict[str, Any] = link.call("snapshot.offer", {"root": snapshot.root}, ANSWER_TIMEOUT_S)
         if not answer["have"] and not answer["busy"]:
@@ -117,7 +124,7 @@ def _send_files(
 
 
 def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yields messages of about PIECE bytes, with many small files or a part of a large one."""
+    """Yields messages of about PIECE bytes, with several small files or a part of a large file."""
     pieces: list[dict[str, Any]] = []
     size = 0
     for sha256, path, expected in files:
@@ -143,12 +150,15 @@ def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[st
 
 
 RECONNECTS = 2
-"""Attempts to restore a connection that broke during the upload."""
+"""Number of attempts to restore a connection that was lost during the upload."""
 PAUSE_S = 1.0
 
 
 def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Uploads `snapshot` to every host of `links`, in which broken ones are replaced. Raises as `upload_snapshot`."""
+    """Uploads `snapshot` to every host of `links`, in which lost links are replaced.
+
+    Raises the errors of `upload_snapshot`.
+    """
     sent: dict[str, tuple[int, int]] = {}
 
     def send(host: str) -> None:

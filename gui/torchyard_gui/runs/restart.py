@@ -1,4 +1,4 @@
-"""Restart of a run from its page: progress and questions above the run."""
+"""Restart of a run from its page, with progress and questions above the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.widgets.next_steps import as_sentence
 
 
 class RestartFlow(QObject):
-    """One restart at a time; `cancel` reverts it until the new run has started."""
+    """Runs at most one restart at a time. `cancel` reverts it until the new run has started."""
 
     run_started = Signal(str)
     """The ID of the new run, which has started."""
@@ -39,7 +39,12 @@ class RestartFlow(QObject):
         return self.job is not None and not self.job.is_over
 
     def launch(self, run: KnownRun, text: str, file: str) -> None:
-        """Starts, unless a restart is in progress. `text` is the run's topology, from `file`."""
+        """Starts a restart unless one is in progress.
+
+        Args:
+            text: Topology of the run.
+            file: Path of the topology file.
+        """
         if self.is_launching:
             return
         if self.job is not None:
@@ -57,7 +62,7 @@ class RestartFlow(QObject):
         job.start()
 
     def cancel(self) -> None:
-        """Cancels and reverts the restart."""
+        """Cancels the restart, which reverts it."""
         if self.job is not None and self.is_launching:
             self.job.cancel()
             if self._question is not None:
@@ -65,7 +70,7 @@ class RestartFlow(QObject):
             self._notice.show_notice("info", self.tr("Taking it back …"), closable=False)
 
     def close_launch(self) -> None:
-        """Cancels the restart and shows nothing more; called when the window closes."""
+        """Cancels the restart and hides its messages. Called when the window closes."""
         if self.job is not None and self.is_launching:
             self.job.close()
 

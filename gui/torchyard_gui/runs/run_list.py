@@ -1,4 +1,4 @@
-"""The list of runs: live runs first, each with state, name and times."""
+"""The list of runs, live runs first, each with state, name and times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROW, HEADING = 48, 28
 
 
 class RunListModel(QAbstractListModel):
-    """Rows for runs and headings."""
+    """List model with rows for runs and for headings."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -33,17 +33,17 @@ class RunListModel(QAbstractListModel):
         self._filter = ""
 
     def set_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Sets the runs; keeps existing rows, and with them selection and scroll position."""
+        """Sets the runs. Existing rows are kept, so that the selection and the scroll position do not change."""
         self._all = tuple(runs)
         self._arrange()
 
     def set_filter(self, text: str) -> None:
-        """Shows runs with a text in name, ID, hosts or state."""
+        """Limits the list to runs whose name, ID, hosts or state contain a text."""
         self._filter = text.strip().lower()
         self._arrange()
 
     def row_of(self, run_id: str) -> int:
-        """Returns a run's row, or -1."""
+        """Returns the row of a run, or -1."""
         rows = (row for row, run in enumerate(self._rows) if isinstance(run, KnownRun) and run.run_id == run_id)
         return next(rows, -1)
 
@@ -74,7 +74,7 @@ class RunListModel(QAbstractListModel):
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
 
     def state_of(self, run: KnownRun) -> str:
-        """Returns the state in words, with the time of the last contact if it is outdated."""
+        """Returns the name of the state. For an outdated state, the time of the last contact is added."""
         word = state_word(run.state)
         if run.is_fresh or run.has_ended:
             return word
@@ -100,7 +100,7 @@ class RunListModel(QAbstractListModel):
 
 
 class RunDelegate(QStyledItemDelegate):
-    """Paints a mark, the name, and a line with details."""
+    """Paints the row of a run: a mark, the name, and a line with details."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(100, ROW if index.data(RUN) else HEADING)

@@ -1,6 +1,6 @@
-"""Edits of the document as named, undoable steps, and the selection of replicas.
+"""Edits of the topology as named, undoable steps, and the selection of replicas.
 
-It has no widgets: panels call its methods and listen to its signals, and core performs the edits.
+The editor has no widgets: panels call its methods and receive its signals, and core implements the edits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_STEPS = 2000
 
 
 class Editor(QObject):
-    """Edits one document. Methods return "" on success, else the reason of a refusal."""
+    """Edits one document. Editing methods return "" on success, or else the reason of the refusal."""
 
     changed = Signal()
     """The document's value changed."""
@@ -58,15 +58,13 @@ class Editor(QObject):
     def facts(self) -> Sequence[HostFacts]:
         return self._hosts.facts()
 
-    # Selection
-
     @property
     def selection(self) -> tuple[str, ...]:
         """Names of the selected replicas."""
         return self._selection
 
     def select(self, names: Sequence[str]) -> None:
-        """Selects those of the replicas that exist."""
+        """Selects replicas. Names that do not exist are ignored."""
         chosen = tuple(name for name in dict.fromkeys(names) if name in self._known)
         if chosen != self._selection:
             self._selection = chosen
@@ -76,7 +74,7 @@ class Editor(QObject):
         self.select([replica.name for replica in replicas_of(self.value)])
 
     def selected_pools(self) -> tuple[int, ...]:
-        """Indices of the pools of the selected replicas."""
+        """Returns the indices of the pools to which the selected replicas belong."""
         return edits.pools_of(self.value, self._selection)
 
     def _document_changed(self) -> None:
@@ -88,8 +86,6 @@ class Editor(QObject):
         if gone:
             self.selection_changed.emit()
 
-    # Steps
-
     def apply(
         self,
         text: str,
@@ -98,7 +94,14 @@ class Editor(QObject):
         key: str = "",
         select: Callable[[Topology], Sequence[str]] | None = None,
     ) -> str:
-        """Performs one edit; `select` has the replicas to select afterwards, by default those selected before."""
+        """Performs one edit.
+
+        Args:
+            text: Name of the edit in the undo stack.
+            change: Returns the changed topology.
+            key: Successive edits with the same key are merged into one step.
+            select: Returns the replicas to select afterwards. By default, the selection is unchanged.
+        """
         self.settle()
         before = self.document.state
         try:
@@ -127,10 +130,8 @@ class Editor(QObject):
         self.settle()
         self.stack.redo()
 
-    # Replicas
-
     def add(self, role: Role, count: int = 1, target: str = "") -> str:
-        """Adds replicas, on `target` (a host or a slot) if given, and selects them."""
+        """Adds replicas and selects them. `target` is a host or slot, or "" to let the planner place them."""
         new: list[str] = []
 
         def change(value: Topology) -> Topology:
@@ -146,13 +147,13 @@ class Editor(QObject):
         return self.apply(text, change, select=lambda _: new)
 
     def add_preset(self, key: str, *, removes_unused: bool = False) -> str:
-        """Sets a strategy and adds the pools that it needs and the design lacks, as one step.
+        """Sets the strategy of a preset and adds the pools that the preset needs, as one step.
 
         With `removes_unused`, the step removes the servers and reducers that the strategy does not use.
         """
         has_gpus = any(facts.gpus for facts in self.facts())
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
-        # Without a selection the inspector shows the design, with the strategy's settings.
+        # Without a selection, the inspector shows the settings of the strategy.
 
         def change(value: Topology) -> Topology:
             return with_preset(value, key, has_gpus=has_gpus, removes_unused=removes_unused)[0]
@@ -160,7 +161,7 @@ class Editor(QObject):
         return self.apply(text, change, select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
-        """Sets the machine type of the pools of these, by default the selected, replicas."""
+        """Sets the machine type of the pools to which the replicas belong, by default the selected replicas."""
         positions = edits.pools_of(self.value, self._selection if replicas is None else replicas)
         if not positions:
             return self.tr("Select replicas first: a machine type is that of their pool.")
@@ -168,7 +169,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: with_machine(value, positions, name))
 
     def machine_effect(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
-        """Returns the effect of a machine type on the pools of replicas, and whether it is possible."""
+        """Returns a description of the effect of a machine type on pools, and whether the type is applicable."""
         pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
         if not pools:
             return self.tr("a machine type is a pool's: drop it on a replica, or on a host with some"), False
@@ -177,7 +178,11 @@ class Editor(QObject):
         return self.tr("put the pools {pools} on {machine}").format(pools=", ".join(pools), machine=name), True
 
     def gpus_for(self, role: Role, target: str = "") -> int:
-        """Returns the GPUs per replica of a new pool: one for trainers if there are GPUs."""
+        """Returns the number of GPUs per replica of a new pool.
+
+        The number is 1 for trainers and evaluators if the target, or without a target any host, has GPUs; otherwise it
+        is 0.
+        """
         if not (role.trains or role is Role.EVALUATOR):
             return 0
         host = target.partition(":")[0]
@@ -188,7 +193,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.remove_replicas(value, names), select=lambda _: ())
 
     def pin(self, names: Sequence[str], target: str) -> str:
-        """Pins replicas to a host or slot; an empty target unpins them."""
+        """Pins replicas to a host or slot. An empty target unpins the replicas."""
         if not target:
             return self.unpin(names)
         text = self.tr("Put {replicas} on {target}").format(replicas=named(names), target=target)
@@ -199,12 +204,15 @@ class Editor(QObject):
         return self.apply(text, change)
 
     def pin_exactly(self, name: str, target: str) -> str:
-        """Sets a typed pin; errors are reported as problems of the document."""
+        """Sets a pin to the text that the user typed.
+
+        Invalid pins are accepted and reported as problems of the topology.
+        """
         text = self.tr("Pin {replica} to {target}").format(replica=name, target=target)
         return self.apply(text, lambda value: edits.set_pins(value, {name: target}))
 
     def pin_all(self, pins: Mapping[str, str]) -> str:
-        """Pins replicas to individual targets."""
+        """Pins each replica to its own target."""
         text = self.tr("Pin {replicas}").format(replicas=named(list(pins)))
         return self.apply(text, lambda value: edits.set_pins(value, pins))
 
@@ -213,13 +221,13 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.unpin(value, names))
 
     def why_not(self, names: Sequence[str], target: str) -> str:
-        """Returns why replicas cannot go to a target, or ""."""
+        """Returns why replicas cannot be placed on a target, or ""."""
         if why := self._why_invalid():
             return why
         return manual_placement.drop_refusal(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
-        """Returns why a new replica cannot go to a target, or ""."""
+        """Returns why a new replica cannot be placed on a target, or ""."""
         if why := self._why_invalid():
             return why
         return manual_placement.new_replica_refusal(
@@ -233,8 +241,6 @@ class Editor(QObject):
         except TorchyardError as problem:
             return _refusal(problem)
         return ""
-
-    # Clipboard
 
     def copied(self) -> str:
         """Returns the selected replicas as text for the clipboard."""
@@ -267,10 +273,8 @@ class Editor(QObject):
 
         return self.apply(text, grown, select=lambda _: new)
 
-    # Blocks
-
     def set_pools(self, positions: Sequence[int], key: str, value: Any, label: str) -> str:
-        """Sets a key of some pools; `label` is its displayed name."""
+        """Sets the value of a key in pools. `label` is the displayed name of the key."""
         pools = self.value.pools
         what = (
             pools[positions[0]].name if len(positions) == 1 else self.tr("{count} pools").format(count=len(positions))
@@ -291,10 +295,8 @@ class Editor(QObject):
         text = self.tr("Rename to {name}").format(name=name)
         return self.apply(text, lambda value: edits.set_name(value, name), key="name")
 
-    # Hosts on the canvas
-
     def shown_hosts(self) -> tuple[str, ...]:
-        """Hosts added to the canvas, used or not."""
+        """The hosts that the user has added to the canvas, whether the design uses them or not."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 
@@ -318,13 +320,13 @@ def _refusal(problem: TorchyardError) -> str:
 
 
 class HostsSource(Protocol):
-    """Source of hosts, implemented by the fleet model."""
+    """Source of hosts for the page. The fleet model implements it."""
 
     @property
     def facts_changed(self) -> SignalInstance: ...
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts; only then is the use of GPUs queried."""
+        """Sets whether the caller `by` watches hosts. Only while any caller watches is the use of GPUs queried."""
 
     def check(self) -> None:
         """Checks all hosts."""

@@ -21,7 +21,7 @@ PAUSE_MS = 400
 
 
 class YamlPane(QWidget):
-    """The text, which is created on first use. An invalid text leaves the canvas in its last valid state."""
+    """Pane that contains the text view. An invalid text leaves the canvas in its last valid state."""
 
     left = Signal()
     """The user leaves the text by keyboard."""
@@ -38,7 +38,7 @@ class YamlPane(QWidget):
 
     @cached_property
     def view(self) -> YamlView:
-        """The text view; created on first use, which most windows never need."""
+        """The text view. It is created on first use, because most windows never need it."""
         made = YamlView()
         self.strip = ProblemStrip()
         vbox((made, 1), self.strip, parent=self, margins=FLUSH, spacing=0)
@@ -79,7 +79,7 @@ class YamlPane(QWidget):
     # Contents
 
     def show_text(self, problems: Iterable[Problem]) -> None:
-        """Shows the current text with marks at the lines of problems."""
+        """Shows the current text with marks at the lines that have problems."""
         if self.is_typing:
             return  # what is being typed is newer
         self._is_showing = True
@@ -102,7 +102,7 @@ class YamlPane(QWidget):
         self.strip.say(problem, invalid)
 
     def point_at_selection(self) -> None:
-        """Highlights the pools of the selected replicas."""
+        """Highlights the lines of the pools to which the selected replicas belong."""
         if not self.isVisible() or self.file is None:
             return
         lines = [line for at in self._editor.selected_pools() if (line := self.file.line(("pools", at)))]

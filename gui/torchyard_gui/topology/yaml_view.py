@@ -1,4 +1,4 @@
-"""The editor of the file's text, with line numbers and marked problems."""
+"""Editor of the file's text beside the canvas, with line numbers and marks at lines that have problems."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """Edits text. Its undo is that of the page."""
+    """Text editor, whose undo is that of the page."""
 
     undo_wanted = Signal()
     redo_wanted = Signal()
@@ -63,7 +63,7 @@ class YamlView(QPlainTextEdit):
         return self.document().toRawText().replace("\u2029", "\n")
 
     def show_text(self, text: str) -> None:
-        """Replaces what differs from a text, so that caret, selection and scroll position stay."""
+        """Replaces the parts that differ from `text`, so that caret, selection and scroll position are kept."""
         now = self.text
         if text == now:
             return
@@ -78,7 +78,7 @@ class YamlView(QPlainTextEdit):
         self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
-        """Marks lines, each with its first problem."""
+        """Marks lines that have problems. Only the first problem of a line is kept."""
         self._problems = dict(problems)
         self._mark_lines()
 
@@ -91,7 +91,7 @@ class YamlView(QPlainTextEdit):
             self.ensureCursorVisible()
 
     def marked_lines(self) -> list[int]:
-        """Returns the lines with a problem."""
+        """Returns the numbers of the lines that have a problem."""
         return sorted(self._problems)
 
     def _mark_lines(self) -> None:
@@ -180,7 +180,7 @@ class YamlView(QPlainTextEdit):
             menu.removeAction(action)  # undo, redo and a separator: those of the page are in its bar
         menu.popup(event.globalPos())
 
-    # The margin with line numbers
+    # The following methods implement the margin with line numbers.
 
     def margin_width(self) -> int:
         digits = len(str(max(1, self.blockCount())))
@@ -221,7 +221,7 @@ class YamlView(QPlainTextEdit):
 
 
 class _Margin(QWidget):
-    """Line numbers, and marks of problems with tool tips."""
+    """Margin with line numbers, and with marks of problems that have tool tips."""
 
     def __init__(self, view: YamlView) -> None:
         super().__init__(view)
@@ -285,7 +285,7 @@ def _utf16_length(text: str) -> int:
 
 
 def monospaced() -> QFont:
-    """Returns the system's monospaced font."""
+    """Returns the monospaced font of the system."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     font.setPixelSize(12)
     return font
@@ -297,7 +297,7 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
 
 
 class YamlColors(QSyntaxHighlighter):
-    """Syntax highlighting in the theme's colours."""
+    """Syntax highlighter with the colours of the theme."""
 
     def __init__(self, document: QTextDocument) -> None:
         super().__init__(document)

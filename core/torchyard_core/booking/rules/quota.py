@@ -1,4 +1,4 @@
-"""The rule of quota: GPU-hours that a person may book in a week."""
+"""The rule of quota: the GPU-hours that a person may book in a week."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from torchyard_core.errors import UsageError
 
 @dataclass(frozen=True)
 class QuotaSettings(SharedSettings):
-    """None is no limit. Weeks (from Monday) and days are those of the team's `zone`."""
+    """Settings of quotas. None means no limit. Weeks (from Monday) and days are those of the team's `zone`."""
 
     quota_gpu_hours: float | None = None
-    """GPU-hours of a person in a week."""
+    """GPU-hours of a person per week."""
     quotas: Mapping[str, float] = field(default_factory=dict)
-    """Quotas of single persons."""
+    """Quotas of individual persons."""
     same_day_is_free: bool = True
-    """The part of a booking on the day on which it is made needs no quota: those GPUs would stay empty."""
+    """Whether the part of a booking on the day on which it is made needs no quota, since its GPUs would stay unused."""
 
     def quota_of(self, person: str) -> float | None:
         return self.quotas.get(person, self.quota_gpu_hours)
@@ -43,7 +43,7 @@ class QuotaSettings(SharedSettings):
 def check_quota(
     draft: Draft, rules: QuotaSettings, now: datetime, person: str, hours: Mapping[datetime, float]
 ) -> Refused | None:
-    """Refuses a booking that exceeds the quota in a week. `hours` are the person's GPU-hours by start of the week."""
+    """Refuses a booking that exceeds the quota of a week. `hours` are the person's GPU-hours by start of the week."""
     limit = rules.quota_of(person)
     gpus = _gpu_count(draft.gpus)
     if limit is None or not gpus:
@@ -56,7 +56,7 @@ def check_quota(
             if left < rules.shortest_min / 60:
                 hint = "Release another booking of that week, or take another week."
             if rules.same_day_is_free:
-                hint += " What is booked for the same day needs no quota."
+                hint += " Bookings for the same day need no quota."
             begin = week.astimezone(zone_of(rules.zone))
             return Refused(
                 f"{person} has {has:.4g} of {limit:g} GPU-hours in the week of {begin.day} {begin:%b}, "
@@ -68,7 +68,7 @@ def check_quota(
 
 
 def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[datetime, float]:
-    """Seconds of a booking that count towards a quota, by start of the week."""
+    """Returns the seconds of a booking that count towards a quota, by start of the week."""
     parts = subtract([interval], [day_of(now, rules.zone)]) if rules.same_day_is_free else [interval]
     seconds: dict[datetime, float] = {}
     for part in parts:
@@ -78,7 +78,7 @@ def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[dat
 
 
 def gpu_hours(bookings: Iterable[Booking | Draft], zone: str) -> dict[datetime, float]:
-    """GPU-hours of the bookings together, by start of the week."""
+    """Returns the sum of GPU-hours of the bookings by start of the week."""
     hours: dict[datetime, float] = {}
     for booking in bookings:
         if gpus := _gpu_count(booking.gpus):
@@ -117,7 +117,7 @@ RULE = Rule(
         FormField("quotas", "Other quotas", _write_quotas, _read_quotas, example="kim=200, lee=50"),
         FormField(
             "same_day_is_free",
-            "What is booked for the same day needs no quota",
+            "Bookings for the same day need no quota",
             lambda is_free: "yes" if is_free else "",
             bool,
             is_flag=True,

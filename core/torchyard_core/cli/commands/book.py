@@ -1,4 +1,4 @@
-"""`torchyard book`: books GPUs for a time, all of them or none."""
+"""`torchyard book`: books GPUs for a period."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def book(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Book GPUs for a time: all of them, or none.
+    """Book GPUs for a period: all of them, or none.
 
-    Where one of them is booked, prints by whom and until when, and the command that books the nearest free slot.
+    If a GPU is already booked, prints the booking and the command that books the nearest free slot.
 
-    Exit code 1: it cannot be booked, and nothing was changed. 3: the calendar's database does not answer.
+    Exit code 1: the GPUs cannot be booked, and nothing was changed. 3: the calendar's database does not answer.
 
     Example: torchyard book gpu-b:2-5 --from "tomorrow 9" --to 17:00 --title digits
     """
@@ -78,10 +78,13 @@ def book(
             say_each("Booked", made.booked, slots, where)
         return
     missed = [
-        {"start": f"{one.interval.start:%Y-%m-%dT%H:%M:%SZ}", "end": f"{one.interval.end:%Y-%m-%dT%H:%M:%SZ}",
-         "error": one.why.to_json()}
+        {
+            "start": f"{one.interval.start:%Y-%m-%dT%H:%M:%SZ}",
+            "end": f"{one.interval.end:%Y-%m-%dT%H:%M:%SZ}",
+            "error": one.why.to_json(),
+        }
         for one in made.missed
-    ]  # fmt: skip
+    ]
     if as_json:
         booked = [booking_json(booking, slots) for booking in made.booked]
         print_json({"series_id": made.series_id or None, "booked": booked, "missed": missed})

@@ -1,4 +1,4 @@
-"""Output of a run that is launched and followed: JSON lines, plain lines, or progress bars on a terminal."""
+"""Output of a launch and its run: JSON lines, plain lines, or progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Event = dict[str, Any]
 
 _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
 NAMED_HOSTS = 8
-"""More hosts than this are counted instead of named."""
+"""Number of hosts above which they are counted instead of named."""
 REPORT_EVERY = 5.0
-"""Seconds between two lines about the training's progress, without a terminal."""
+"""Seconds between two lines about the progress of training if stderr is not a terminal."""
 _TRAINERS = ("chief", "worker")
 """Roles whose reports show the training's progress, in order of preference."""
 
 
 class JsonView:
-    """Prints each event as a line of JSON."""
+    """View that prints each event as a line of JSON."""
 
     def __enter__(self) -> JsonView:
         return self
@@ -37,14 +37,14 @@ class JsonView:
         print_json_line(event)
 
     def print_log(self, replica: str, line: str) -> None:
-        """Prints nothing: logs are read with `runs logs`."""
+        """Prints nothing, since logs are available by `runs logs`."""
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 class PlainView:
-    """Prints lines on stderr, and progress bars where that is a terminal."""
+    """Prints lines on stderr, and progress bars if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -69,7 +69,7 @@ class PlainView:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-            # Without markup, since messages contain square brackets that are no style.
+            # Markup is disabled, since messages may contain square brackets.
             note = TextColumn("{task.fields[note]}", markup=False)
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), note)
             self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
@@ -88,14 +88,14 @@ class PlainView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops drawing inside the block, while a question is asked."""
-        with self._screen:  # log lines wait for it on their own thread
+        """Stops the display during the block, for a question to the user."""
+        with self._screen:  # The thread of the log waits for this lock before it prints.
             self._stop_bars()
             yield
             self._start_bars()
 
     def show(self, event: Event) -> None:
-        """Shows one event of `run --json`."""
+        """Shows one event as defined for `run --json`."""
         event = printable_values(event)
         kind = event["event"]
         if kind == "check":
@@ -122,7 +122,7 @@ class PlainView:
             self._ended(event)
 
     def print_log(self, replica: str, line: str) -> None:
-        """Shows a line that a replica printed; may be called on any thread."""
+        """Shows a line that a replica printed. Thread-safe."""
         with self._screen:
             if self._bars is not None:
                 self._bars.console.print(f"{replica} | {log_line(line)}", highlight=False, markup=False)
@@ -149,7 +149,7 @@ class PlainView:
         if not event["ok"]:
             self._styled("✗", "red", f"{event['host']}: {event['message']}" if event["host"] else event["message"])
             return
-        # Equal messages of several hosts are printed as one line, after all checks.
+        # Equal messages of several hosts are combined in one line after all checks.
         hosts = self._passed.setdefault((event["message"], bool(event.get("warning"))), [])
         if event["host"] and event["host"] not in hosts:
             hosts.append(event["host"])
@@ -199,7 +199,7 @@ class PlainView:
         self._styled(*_SIGNS[state], f"{event['replica']} on {event['host']} {state}{': ' + reason if reason else ''}")
 
     def _report(self, event: Event) -> None:
-        """The progress of a run is its first trainer's. Other replicas have no step."""
+        """Shows the progress of the run, which is that of its first trainer, since other replicas have no step."""
         role, _, index = event["replica"].rpartition("-")
         if role not in _TRAINERS or not (index.isdecimal() and len(index) < 10):
             return
@@ -233,7 +233,7 @@ class PlainView:
 
 
 def _training(report: Event, replicas: int) -> str:
-    """The step, loss and throughput of a trainer's report, as far as it has them."""
+    """Returns the step, loss and throughput in a trainer's report, as far as the report contains them."""
     parts = []
     if report.get("step") is not None:
         parts.append(f"step {report['step']:.0f}")

@@ -1,4 +1,4 @@
-"""Requests `host.preflight` from all hosts of a launch at once, while other work goes on."""
+"""Requests `host.preflight` from all hosts of a launch at the same time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Launcher
 
 ANSWERS_WITHIN_S = 30.0
-"""A limit is needed because a GPU driver that hangs blocks NVML forever."""
+"""Timeout of the answers, since a GPU driver that hangs blocks NVML forever."""
 
 
 class PreflightClient:
-    """Sends the requests when it is created, and turns the answers into lines of the checklist."""
+    """Sends the requests at its creation, and converts the answers to lines of the checklist."""
 
     def __init__(self, context: LaunchContext, *, with_gpus: bool = True):
         self._context = context
@@ -39,7 +39,7 @@ class PreflightClient:
     def checks(self, launcher: Launcher, progress: LaunchProgress, *, scheduled: bool = False) -> list[Check]:
         """Waits for all answers and returns the lines of the checklist. Raises Cancelled or HostError.
 
-        A `scheduled` run starts by the primary's clock, which is then checked too.
+        The primary's clock is also checked for a `scheduled` run, which starts by that clock.
         """
         ranks = sum(replica.ranks for replica in self._context.plan.replicas)
         clocks: dict[str, Clock] = {}

@@ -1,4 +1,4 @@
-"""Settings of the program in the inspector."""
+"""Groups of the inspector with the settings of the program."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class ProgramGroup(QWidget):
         return folder / self._editor.value.program.workdir if folder and self._editor.value.program.workdir else folder
 
     def show_program(self, program: Program) -> None:
-        """Shows a program: the keys of its launcher, and keys of the other one that are set."""
+        """Shows the keys that the program's launcher uses, and other keys that are set."""
         hidden = OF_COMMAND if program.launcher is Launcher.TORCH else OF_TORCH
         for group in self.groups:
             for key, row in group.rows.items():
