@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QCoreApplication
 
+from torchyard_core.formatting import seconds, size
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_core.topology.strategies.replica_groups import GroupKind, ReplicaGroup
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.content import ChipContent, RackContent
@@ -240,6 +242,27 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
 def edges(count: int) -> str:
     """Returns the label of a trunk with the number of edges that it represents."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
+
+
+def load_parts(load: float, facts: ExchangeFacts) -> tuple[str, str]:
+    """Returns the data of a step on a link, in two lines such as `1.5 M` and `per step`, where M is unknown."""
+    return load_text(load, facts), translate("Canvas", "per step")
+
+
+def load_text(load: float, facts: ExchangeFacts) -> str:
+    known = facts.bytes_of(load)
+    return f"{load:.2f}".rstrip("0").rstrip(".") + " M" if known is None else size(known)
+
+
+def link_sentence(load: float, facts: ExchangeFacts) -> str:
+    """Returns what the link of a host carries, for its tool tip."""
+    text = translate("Canvas", "Its link carries {load} per step in each direction").format(load=load_text(load, facts))
+    time = facts.seconds_of(load)
+    if time is not None:
+        return text + translate("Canvas", ", in about {time}.").format(time=seconds(time))
+    if facts.gradient_bytes is None:
+        return text + translate("Canvas", "; M is the size of the gradients.")
+    return f"{text}."
 
 
 def rack_name(rack: RackContent) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import QObject, QPointF, QRectF, QSizeF, QTimer, Signal
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsSceneHelpEvent, QToolTip
@@ -14,6 +15,7 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.strategies.link_load import ExchangeFacts, link_loads
 from torchyard_core.topology.strategies.replica_groups import replica_groups
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_core.topology.strategies.traffic import Traffic
@@ -68,6 +70,10 @@ class TopologyScene(QGraphicsScene):
         self._shown: tuple[Plan | None, Sequence[HostFacts], Collection[str]] = (None, (), ())
         self._wiring = HostTraffic()
         self._section_wiring = HostTraffic()
+        self.exchange = ExchangeFacts()
+        """What is known about the exchange; takes effect with the next `show_plan`."""
+        self._loads: dict[str, float] = {}
+        """Load of each host's link."""
         self._leaving: Counter[str] = Counter()
         """Number of edges between each section and the others."""
         self._zoom = 1.0
@@ -125,8 +131,14 @@ class TopologyScene(QGraphicsScene):
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
         section_of = {chip.name: content.section for content in contents for chip in content.chips if content.section}
         self._section_wiring, self._leaving = HostTraffic(), Counter[str]()
+        self._loads = {}
+        if plan is not None:
+            hosts_of = {chip.name: chip.host for chip in self._chips.values() if chip.host}
+            self._loads = link_loads(plan.topology, traffic, hosts_of)
+        load = labels.load_parts(max(self._loads.values()), self.exchange) if self._loads else ()
+        self._wiring = replace(self._wiring, load=load)
         if plan is not None and section_of:
-            self._section_wiring = host_traffic(traffic, section_of, plan.topology.strategy)
+            self._section_wiring = replace(host_traffic(traffic, section_of, plan.topology.strategy), load=load)
             self._leaving = leaving_edges(traffic, section_of)
         self._racks.take(contents, self._apply_states)
         self._note_moves(before)
@@ -413,7 +425,9 @@ class TopologyScene(QGraphicsScene):
         name, item = self.replica_at(point), self._racks.rack_at(point)
         if name or item is None:
             return self.described(name) if name else ""
-        return item.tooltip_at(point.x() - item.x(), point.y() - item.y())
+        text = item.tooltip_at(point.x() - item.x(), point.y() - item.y())
+        load = self._loads.get(item.content.key)
+        return f"{text}\n{labels.link_sentence(load, self.exchange)}" if text and load else text
 
     def _layer(self, parent: QGraphicsItem | None, height: float) -> QGraphicsRectItem:
         layer = QGraphicsRectItem(parent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +18,7 @@ from torchyard_core.topology.document.topology_document import DocumentState, To
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.placement.pin_syntax import pin_text
+from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
@@ -92,6 +93,8 @@ class TopologyPage(QWidget):
         self._hosts = hosts
         self._settings = settings
         self.planning = planning if planning is not None else PlanningTime(parent=self)
+        self.exchange_facts: Callable[[str, Collection[str]], ExchangeFacts] = lambda name, hosts: ExchangeFacts()
+        """Returns what is known about the exchange of a topology on hosts, by its name; set by the window."""
         self._may_close = False
         self._keeps_racks = False
         """Whether racks stay where they are: from the first edit after opening, saving or tidying."""
@@ -287,6 +290,8 @@ class TopologyPage(QWidget):
         keep, state = self._keeps_racks, self.document.state
         # An undo shows the racks of its step; another edit those before it, and what it adds.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
+        exchange = self.exchange_facts(value.name, self._plan.hosts)
+        self.inspector.exchange = self.scene.exchange = exchange
         self.scene.show_plan(self._plan, hosts, {*racks, *self.editor.shown_hosts()}, keep=keep)
         self._racks[state] = tuple(self.scene.hosts)
         self._keeps_racks = True

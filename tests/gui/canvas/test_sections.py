@@ -87,7 +87,7 @@ def test_tiles_have_a_trunk_between_racks_and_close_up_one_between_hosts(served:
     assert isinstance(scene, TopologyScene)
     (trunk,) = [item for item in scene.items() if isinstance(item, TrunkItem)]
     assert {branch.host for branch in trunk.trunk.branches} == {"r0", "r1", "r2", "r3"}
-    assert trunk.label == ("256 edges",)
+    assert trunk.label == ("124 M per step · 256 edges",)
     assert "both" in served._legend.texts
     served.set_zoom(1.0)
     (trunk,) = [item for item in scene.items() if isinstance(item, TrunkItem)]

@@ -37,7 +37,8 @@ class EdgeLayer:
         if scale != 1.0:
             lines = scaled(lines, scale)
         self._layer.setScale(1 / scale)
-        labelled = _labelled(lines.hops) if wiring.neighbours else None
+        label = (*wiring.label, *wiring.load) if wiring.neighbours else wiring.load
+        labelled = _labelled(lines.hops) if label else None
         for edge in self._edges[len(lines.hops) :]:
             self._remove(edge)
         del self._edges[len(lines.hops) :]
@@ -46,7 +47,7 @@ class EdgeLayer:
             edge.setParentItem(self._layer)
             self._edges.append(edge)
         for edge, hop in zip(self._edges, lines.hops, strict=True):
-            edge.set_hop(hop, wiring.label if hop is labelled else ())
+            edge.set_hop(hop, label if hop is labelled else ())
         self._lay_trunk(wiring, lines)
 
     def show_looks(self, chosen: Collection[str], unknown: Collection[str]) -> None:
@@ -76,7 +77,8 @@ class EdgeLayer:
                 self._remove(self._trunk)
                 self._trunk = None
             return
-        label = (*wiring.label, labels.edges(wiring.count)) if wiring.count else wiring.label
+        load = wiring.load if lines.trunk.is_flat else (" ".join(wiring.load),) if wiring.load else ()
+        label = (*wiring.label, *load, *([labels.edges(wiring.count)] if wiring.count else []))
         how = {"thick": bool(wiring.count), "dashed": not wiring.in_step}
         if self._trunk is None:
             self._trunk = TrunkItem(lines.trunk, label, **how)

@@ -42,6 +42,8 @@ class HostTraffic:
     """Parts of the pill's text."""
     count: int = 0
     """Number of edges if the trunk stands for too many to draw, else 0."""
+    load: tuple[str, ...] = ()
+    """Parts of the text about the data of a step on the busiest link."""
 
 
 @dataclass(frozen=True)
