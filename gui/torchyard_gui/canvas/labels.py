@@ -62,9 +62,9 @@ def section_summary(
     states: Mapping[str, ReplicaLiveState] | None,
     edges: int,
 ) -> str:
-    """Returns the summary of a section of racks, such as `16 hosts · 120 of 128 GPUs used · 96 edges to others`."""
+    """Returns the summary of a section of racks, such as `120 of 128 GPUs used · 96 edges out`."""
     count = len(racks)
-    parts = [translate("Canvas", "1 host") if count == 1 else translate("Canvas", "{count} hosts").format(count=count)]
+    parts = []
     total = sum(len(rack.layout.slots) for rack in racks)
     unknown = sum(rack.key in hosts and hosts[rack.key].is_unknown for rack in racks)
     if states is None:
@@ -75,12 +75,15 @@ def section_summary(
         text = translate("Canvas", "{used} of {total} GPUs busy")
     if total:
         parts.append(text.format(used=used, total=total))
+    else:
+        one, several = translate("Canvas", "1 host"), translate("Canvas", "{count} hosts")
+        parts.append((one if count == 1 else several).format(count=count))
     if unknown:
         parts.append(translate("Canvas", "{count} unknown").format(count=unknown))
     if edges == 1:
-        parts.append(translate("Canvas", "1 edge to others"))
+        parts.append(translate("Canvas", "1 edge out"))
     elif edges:
-        parts.append(translate("Canvas", "{count} edges to others").format(count=f"{edges:,}"))
+        parts.append(translate("Canvas", "{count} edges out").format(count=f"{edges:,}"))
     return " · ".join(parts)
 
 

@@ -141,10 +141,15 @@ class Minimap(QWidget):
         painter.drawRoundedRect(frame, M.radius, M.radius)
         painter.setPen(Qt.PenStyle.NoPen)
         scale = self._scale(content)
-        for box, mark in self._scene.rack_boxes():
-            corner = self.point_of(QPointF(box.x, box.y))
-            painter.setBrush(theme().brush(mark))
-            painter.drawRect(QRectF(corner, QSizeF(max(box.width * scale, 1.5), max(box.height * scale, 1.5))))
+        left, top = content.left(), content.top()
+        for box, token in self._scene.rack_boxes():
+            place = QRectF(
+                PAD + (box.x - left) * scale,
+                PAD + (box.y - top) * scale,
+                max(box.width * scale, 1.5),
+                max(box.height * scale, 1.5),
+            )
+            painter.fillRect(place, theme().brush(token))
         painter.setPen(paint_cache.outline("accent", 1.5))
         painter.setBrush(theme().color("accent", 0.14))
         painter.drawRoundedRect(self.visible_rect(), 2, 2)

@@ -66,6 +66,8 @@ class TopologyScene(QGraphicsScene):
         self._edges = EdgeLayer(self._layer(self.ground, EDGES))
         self.mark = DropHighlight(self, TARGET)
         self._by_group = False
+        self._content: QRectF | None = None
+        """The result of `content_rect`, until racks or edges move."""
         self._host_names: list[str] = []
         self._shown: tuple[Plan | None, Sequence[HostFacts], Collection[str]] = (None, (), ())
         self._wiring = HostTraffic()
@@ -369,6 +371,12 @@ class TopologyScene(QGraphicsScene):
         return "" if self._by_group else self.target_at(point).partition(":")[0]
 
     def content_rect(self) -> QRectF:
+        """Returns the area of all racks, headings and edges."""
+        if self._content is None:
+            self._content = self._measured_content()
+        return self._content
+
+    def _measured_content(self) -> QRectF:
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
@@ -444,6 +452,7 @@ class TopologyScene(QGraphicsScene):
 
     def _arrange(self) -> None:
         moved = self._racks.arrange(keep=self.keeps)
+        self._content = None
         self._show_headings()
         if moved and self._racks.grid.sections is not None:
             # The zoom that follows decides which edges are drawn; routing those of a hundred hosts takes long.
@@ -454,6 +463,10 @@ class TopologyScene(QGraphicsScene):
             self.arranged.emit()
 
     def _lay_edges(self) -> None:
+        self._content = None
+        self._route_edges()
+
+    def _route_edges(self) -> None:
         """Routes the edges between hosts, or as a summary those between sections where hosts are tiles."""
         grid = self._racks.grid
         if level_of(self._zoom) is not Level.TILE:

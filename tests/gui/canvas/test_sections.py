@@ -78,8 +78,8 @@ def test_each_heading_counts_hosts_gpus_and_the_edges_to_other_racks(served: Can
     assert isinstance(scene, TopologyScene)
     found = headings(scene)
     assert list(found) == ["r0", "r1", "r2", "r3"]
-    assert found["r1"] == "8 hosts · 32 of 32 GPUs used · 64 edges to others"
-    assert found["r0"] == "8 hosts · 32 of 32 GPUs used · 192 edges to others"
+    assert found["r1"] == "32 of 32 GPUs used · 64 edges out"
+    assert found["r0"] == "32 of 32 GPUs used · 192 edges out"
 
 
 def test_tiles_have_a_trunk_between_racks_and_close_up_one_between_hosts(served: CanvasView) -> None:
@@ -108,7 +108,7 @@ def test_an_all_reduce_is_a_loop_over_the_racks(served: CanvasView) -> None:
     scene.show_plan(*drawn(StrategyKind.ALL_REDUCE))
     hops = [item.hop for item in scene.items() if isinstance(item, EdgeItem)]
     assert sorted(hop.source for hop in hops) == ["r0", "r1", "r2", "r3"]
-    assert headings(scene)["r2"].endswith("2 edges to others")
+    assert headings(scene)["r2"].endswith("2 edges out")
 
 
 def test_a_chip_is_found_where_it_is_drawn(served: CanvasView) -> None:
@@ -125,7 +125,7 @@ def test_a_live_heading_counts_busy_gpus_and_unknown_hosts(served: CanvasView) -
     scene = served.scene()
     assert isinstance(scene, TopologyScene)
     scene.show_states(samples.many_states(scene.names))
-    assert headings(scene)["r1"].startswith("8 hosts · 32 of 32 GPUs busy")
+    assert headings(scene)["r1"].startswith("32 of 32 GPUs busy")
 
 
 @pytest.mark.parametrize(("width", "height"), [(300, 900), (900, 700), (2400, 700)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QPoint, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtWidgets import QApplication
 
 from torchyard_gui.canvas import labels
@@ -78,7 +78,7 @@ class DragChips(Gesture):
             self._ghost = self._lift()
             self._still = SnapshotCache(self._view, self._scene, self._ghost.item)
         point = self._view.mapToScene(position)
-        self._aim(self._scene.target_at(point), self._scene.replica_at(point))
+        self._aim(self._scene.target_at(point), point)
         self._ghost.move(point, position, self._room)
         if not self._still.is_taken:
             self._still.moved()
@@ -109,13 +109,14 @@ class DragChips(Gesture):
         self._target = "?"
         return ghost
 
-    def _aim(self, target: str, there: str) -> None:
+    def _aim(self, target: str, point: QPointF) -> None:
         # The refusal is computed once per target, because computing it for every pixel is too slow.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
         effect = self._effect(self._names, target)
         self._reason = self._fits(self._names, target) if effect else ""
+        there = self._scene.replica_at(point)
         if effect and self._swaps(there):
             effect = labels.swap_text(there, target)
         self._ghost.say(self._reason or effect or labels.no_change(), bool(self._reason))
