@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.problems import Problem
+from torchyard_core.topology.document.regrouping import next_group
 from torchyard_core.topology.document.topology_document import DocumentState, TopologyDocument, topology_in
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role
@@ -220,6 +221,9 @@ class TopologyPage(QWidget):
         self.by_group.toggled.connect(self._show_by_group)
         tip = self.tr("Show or hide the map of the whole canvas. It is shown by itself while a large design is cut off")
         self.minimap = view(self.tr("Minimap"), self._toggle_minimap, "Ctrl+Shift+M", "", tip)
+        tip = self.tr("Exchange the selected replicas with members of the next group")
+        move = self.tr("Move to the next group")
+        self.next_group = action(self, "edit", move, self._to_next_group, "Ctrl+Shift+G", "", tip)
         fields = self.tr("Go to the fields of the selection; closes them again in a narrow window")
         tidies = self.tr("Remove empty racks from the canvas and arrange the others")
         checks = self.tr("Log in to every host and read its hardware and state. Nothing is changed there")
@@ -229,6 +233,7 @@ class TopologyPage(QWidget):
             view(self.tr("Full size"), self.view.reset, "Ctrl+0"),
             view(self.tr("Fit everything"), self.view.fit, "Ctrl+Shift+0", "fit"),
             self.by_group,
+            self.next_group,
             self.minimap,
             view(self.tr("Tidy"), self.tidy, "Ctrl+Shift+T", "", tidies),
             self.show_yaml,
@@ -421,6 +426,16 @@ class TopologyPage(QWidget):
             if planned.host is not None
         }
         self._do(self.editor.regroup(names, target, places))
+
+    def _to_next_group(self) -> None:
+        names = list(self.editor.selection)
+        target = next_group(self.document.value, names)
+        if not names:
+            self.say(self.tr("Select replicas first."))
+        elif target is None:
+            self.say(self.tr("These replicas have no other group of their kind."))
+        else:
+            self._regroup(names, target)
 
     def _show_by_group(self, by_group: bool) -> None:
         self.bar.arrangement.set_value("group" if by_group else "host")

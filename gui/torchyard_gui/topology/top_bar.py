@@ -22,6 +22,8 @@ from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 NARROW = 1100
 """Width in pixels below which the bar is shortened."""
+NO_COUNT = 1000
+"""Width in pixels below which it has no room for the number of GPUs."""
 
 
 class TopBar(QFrame):
@@ -81,6 +83,7 @@ class TopBar(QFrame):
         is_narrow = self.width() < NARROW
         self._strategy_name.setHidden(is_narrow)
         self.when.set_short(is_narrow)
+        self.gpus.setHidden(self.width() < NO_COUNT)
 
     def show_document(self, document: TopologyDocument) -> None:
         """Shows the name of the file and whether there are unsaved changes."""

@@ -9,7 +9,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 
 from tests.gui.topology.conftest import MakeDriver
-from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, Driver
+from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, SHIFT, Driver
 from torchyard_core.topology.model import Role
 
 DOWNPOUR = """\
@@ -133,3 +133,23 @@ def test_live_marks_and_search_reach_chips_in_frames(groups: Driver) -> None:
     groups.page.view.show_replica("worker-4")
     assert groups.page.scene.selection == ["worker-4"]
     assert groups.page.scene._racks.holder_of("worker-4").content.key == "trainers:1"  # type: ignore[union-attr]
+
+
+def test_a_key_moves_the_selection_from_group_to_group(groups: Driver) -> None:
+    groups.select("worker-1")
+    groups.keys(Qt.Key.Key_G, CONTROL | SHIFT)
+    assert groups.page.editor.selection == ("worker-3",)
+    assert set(groups.value.pins) == {"worker-1", "worker-3"}
+    groups.keys(Qt.Key.Key_G, CONTROL | SHIFT)
+    assert groups.page.editor.selection[0] in ("worker-0", "worker-1", "worker-2"), "after the last, the first"
+    groups.select("ps-0")
+    before = groups.value
+    groups.keys(Qt.Key.Key_G, CONTROL | SHIFT)
+    assert groups.value == before
+    assert "no other group" in groups.page._toast.label.text()
+
+
+def test_in_a_narrow_window_the_name_of_the_file_has_room(groups: Driver) -> None:
+    groups.window.resize(960, 640)
+    assert groups.page.bar.gpus.isHidden()
+    groups.wait_until(lambda: groups.page.bar.file.width() >= 70)

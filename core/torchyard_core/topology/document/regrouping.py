@@ -72,6 +72,16 @@ def regrouping(topology: Topology, names: Sequence[str], target: str) -> Regroup
     return Regrouping((), _partners(topology, joining, into, wanted, member, backwards=backwards), topology)
 
 
+def next_group(topology: Topology, names: Sequence[str]) -> str | None:
+    """Returns the key of the group after that of the first replica, or None if there is no other group of its kind."""
+    groups = replica_groups(topology)
+    own = next((group for group in groups if names and names[0] in group.members), None)
+    alike = [group for group in groups if own is not None and group.kind is own.kind]
+    if own is None or len(alike) < 2:
+        return None
+    return alike[(alike.index(own) + 1) % len(alike)].key
+
+
 def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str]) -> Topology:
     """Returns the topology after a move between groups.
 

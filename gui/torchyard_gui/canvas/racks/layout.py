@@ -204,7 +204,7 @@ class Grid:
     sections: Grid | None = None
     """The sections with their headings as cells, if the racks stand in sections."""
 
-    @property
+    @cached_property
     def pitch(self) -> float:
         return self.width + M.gap_across
 

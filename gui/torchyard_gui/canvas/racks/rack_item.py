@@ -112,7 +112,7 @@ class RackItem(QGraphicsRectItem):
 
     def slot_at(self, x: float, y: float) -> int | None:
         """Returns the index of the GPU whose slot is at a point, or None."""
-        return None if self._is_tile or self.content.group is not None else self.content.layout.slot_at(x, y)
+        return None if self._is_tile else self.content.layout.slot_at(x, y)
 
     def tooltip_at(self, x: float, y: float) -> str:
         """Returns the tool tip of a slot or of the header. For chips it is "", because the scene provides theirs."""
