@@ -433,8 +433,9 @@ class TopologyScene(QGraphicsScene):
         name, item = self.replica_at(point), self._racks.rack_at(point)
         if name or item is None:
             return self.described(name) if name else ""
-        text = item.tooltip_at(point.x() - item.x(), point.y() - item.y())
-        load = self._loads.get(item.content.key)
+        x, y = point.x() - item.x(), point.y() - item.y()
+        text = item.tooltip_at(x, y)
+        load = self._loads.get(item.content.key) if item.slot_at(x, y) is None else None
         return f"{text}\n{labels.link_sentence(load, self.exchange)}" if text and load else text
 
     def _layer(self, parent: QGraphicsItem | None, height: float) -> QGraphicsRectItem:
