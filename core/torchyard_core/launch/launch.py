@@ -98,7 +98,7 @@ class Launch:
     caches: Path | None = None
     """Folder for cached file hashes and bandwidths; None disables caching."""
     again: EndedRun | None = None
-    """The ended run to restart with its own code, from its newest checkpoint."""
+    """The ended run to restart with its own code."""
     reserving: LaunchCalendar | None = None
     """The team's calendar; None ignores bookings."""
     own: Sequence[RunRecord] = ()
@@ -203,11 +203,16 @@ class Launch:
     @property
     def _lineage(self) -> str:
         """The run whose checkpoints this one shares."""
-        return self.again.lineage if self.again is not None else self.run_id
+        return self.run_id if self.again is None or self.again.from_beginning else self.again.lineage
 
     def _resume_from(self) -> str | None:
-        """The run to copy checkpoints from; None with a shared checkpoint folder, where the program finds them."""
-        return None if self.again is None or self.topology.program.checkpoint_dir else self.again.run_id
+        """The run to copy checkpoints from.
+
+        None with a shared checkpoint folder, where the program finds them, and for a restart from the first step.
+        """
+        if self.again is None or self.again.from_beginning or self.topology.program.checkpoint_dir:
+            return None
+        return self.again.run_id
 
     def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
         """The history record of a run started from `file`. `is_confirmed`: whether the primary confirmed the start."""

@@ -217,12 +217,26 @@ _UNRECORDED = Check("history", "", True, "", warning=True)
 class RestartJob(LaunchJob):
     """One restart, from `start` to one of `started`, `failed` and `cancelled`, as of a LaunchJob."""
 
-    def __init__(self, run: KnownRun, text: str, file: str, fleet_model: FleetModel, parent: QObject | None = None):
-        """`text` is the topology as it was run, from `file`, as the run's record has them."""
+    def __init__(
+        self,
+        run: KnownRun,
+        text: str,
+        file: str,
+        fleet_model: FleetModel,
+        parent: QObject | None = None,
+        *,
+        from_beginning: bool = False,
+    ):
+        """
+        Args:
+            text: The topology as it was run, from `file`, as the run's record has them.
+            from_beginning: Begin at the first step instead of the newest checkpoint.
+        """
         super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
         self._ended_run = run
+        self._from_beginning = from_beginning
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         from torchyard_core.app.restart_run import RestartRun
 
-        return RestartRun(desktop, self._ended_run, self._callbacks())
+        return RestartRun(desktop, self._ended_run, self._callbacks(), from_beginning=self._from_beginning)

@@ -45,22 +45,20 @@ def moment_in_full(seconds: float | None) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def day_or_clock(seconds: float | None, now: float) -> str:
-    """Returns 14:21 today, else 3 Mar."""
+def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> str:
+    """Returns 14:21 today, else 3 Mar 14:21; `exact` adds the seconds."""
     if seconds is None:
         return ""
     then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
-    if then.date() == today.date():
-        return formatting.clock(seconds)
-    return f"{then.day} {then.strftime('%b')}"
+    time = formatting.clock(seconds, exact=exact)
+    return time if then.date() == today.date() else f"{then.day} {then.strftime('%b')} {time}"
 
 
 def ended_at(seconds: float | None, now: float) -> str:
     """Returns `ended 14:21` or `ended 20 Nov 14:21`, without a time if it is unknown."""
     if seconds is None:
         return translate("Runs", "ended")
-    day, time = day_or_clock(seconds, now), clock(seconds)
-    return translate("Runs", "ended {time}").format(time=time if day == time else f"{day} {time}")
+    return translate("Runs", "ended {time}").format(time=day_and_clock(seconds, now))
 
 
 def duration(seconds: float) -> str:

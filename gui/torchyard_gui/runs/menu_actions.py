@@ -14,8 +14,8 @@ class RunsActions(PageActions):
         super().__init__(parent)
         tr = self.tr
         self.stop = self._make("run", tr("Stop …"), "stop", "Ctrl+.", tr("Stop this run on all its hosts. Asks first"))
-        tip = tr("Launch this run again from its newest checkpoint")
-        self.restart = self._make("run", tr("Restart"), "refresh", "Ctrl+Shift+R", tip)
+        tip = tr("Launch this run again, from a checkpoint or from the beginning. Asks first")
+        self.restart = self._make("run", tr("Restart …"), "refresh", "Ctrl+Shift+R", tip)
         tip = tr("Download the outputs and logs of this run")
         self.fetch = self._make("run", tr("Fetch …"), "download", "Ctrl+Shift+F", tip)
         tip = tr("Open the topology of this run as a new one")

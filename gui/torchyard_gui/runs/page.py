@@ -19,9 +19,10 @@ from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.bridge.runs_model import RunsModel
 from torchyard_gui.runs.labels import duration
 from torchyard_gui.runs.menu_actions import RunsActions
-from torchyard_gui.runs.restart import RestartFlow
+from torchyard_gui.runs.restart import RestartDialog, RestartFlow
 from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
+from torchyard_gui.runs.run_titles import title_of
 from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.widgets import EmptyState, SearchField, label
 from torchyard_gui.widgets.dialogs import dialog_layout
@@ -53,6 +54,7 @@ class RunsPage(QWidget):
         self.feed: RunFeed | None = None
         self.fetching: Job | None = None
         self._stop_dialog: StopDialog | None = None
+        self._restart_dialog: RestartDialog | None = None
         self._wanted = ""
         """The ID of a run to show as soon as it is known."""
 
@@ -95,7 +97,7 @@ class RunsPage(QWidget):
         self.bar.views.changed.connect(self.run_view.set_view)
         self.run_view.work.action_triggered.connect(self._cancel_work)
         acts.stop.triggered.connect(self.ask_to_stop)
-        acts.restart.triggered.connect(self.restart)
+        acts.restart.triggered.connect(self.ask_to_restart)
         acts.fetch.triggered.connect(self.ask_to_fetch)
         acts.copy.triggered.connect(self._copy)
         acts.booking.triggered.connect(self.show_booking)
@@ -159,11 +161,24 @@ class RunsPage(QWidget):
         self._stop_dialog = dialog
         dialog.open()
 
-    def restart(self) -> None:
-        """Restarts the selected run from its latest checkpoint and shows the new run."""
-        if self.feed is not None and self.feed.picture.is_over:
-            picture = self.feed.picture
-            self.restarting.launch(self.feed.run, picture.topology_text, picture.topology_file)
+    def ask_to_restart(self) -> None:
+        """Asks where the selected run's restart begins, then launches it and shows the new run."""
+        feed = self.feed
+        if feed is None or not feed.picture.is_over or self._restart_dialog is not None:
+            return
+        program = feed.picture.plan.topology.program if feed.picture.plan else None
+        shared = str(program.checkpoint_dir or "") if program else ""
+        dialog = RestartDialog(feed.picture.name, shared, self)
+        dialog.confirmed.connect(lambda from_beginning: self._restart(feed, from_beginning=from_beginning))
+        dialog.finished.connect(self._dialog_gone)
+        self._restart_dialog = dialog
+        if not shared:
+            self.model.find_checkpoint(feed.run, dialog.show_checkpoint, dialog.show_problem, owner=dialog)
+        dialog.open()
+
+    def _restart(self, feed: RunFeed, *, from_beginning: bool) -> None:
+        picture = feed.picture
+        self.restarting.launch(feed.run, picture.topology_text, picture.topology_file, from_beginning=from_beginning)
 
     def ask_to_fetch(self) -> None:
         """Asks for a folder, then downloads the run's files."""
@@ -290,7 +305,7 @@ class RunsPage(QWidget):
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
-        self.bar.set_feed(self.feed)
+        self.bar.set_feed(self.feed, title_of(run, self.model.runs))
         self._enable()
 
     def _changed(self, changes: RunChanges) -> None:
@@ -319,7 +334,7 @@ class RunsPage(QWidget):
         self.model.stop(run, failed, force=force, owner=self)
 
     def _dialog_gone(self) -> None:
-        self._stop_dialog = None
+        self._stop_dialog = self._restart_dialog = None
 
     def _copy(self) -> None:
         if self.feed is not None:

@@ -31,6 +31,7 @@ class RunBar(QFrame):
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
         self._feed: RunFeed | None = None
+        self._title = ""
         self.name = ElidedLabel(role="title")
         self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.mark = StateMark("idle", 14)
@@ -38,7 +39,8 @@ class RunBar(QFrame):
         self.views = Segmented(
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
-        self._stop, self._restart, self._booking = stop, restart, booking
+        self._booking = booking
+        # Each button keeps its place, and is disabled where it does not apply: a click never meets another one.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
@@ -48,8 +50,9 @@ class RunBar(QFrame):
         booking.changed.connect(self._show_booking)
         self.set_feed(None)
 
-    def set_feed(self, feed: RunFeed | None) -> None:
-        self._feed = feed
+    def set_feed(self, feed: RunFeed | None, title: str = "") -> None:
+        """Shows another run; `title` tells it from others of its name."""
+        self._feed, self._title = feed, title
         for widget in (self.mark, self.views, *self._buttons.values()):
             widget.setVisible(feed is not None)
         self.refresh()
@@ -60,11 +63,8 @@ class RunBar(QFrame):
             self.state.setText("")
             return
         picture = self._feed.picture
-        # Stop and restart share one place; only one applies at a time.
-        self._buttons[self._stop].setVisible(not picture.is_over)
-        self._buttons[self._restart].setVisible(picture.is_over)
         self._show_booking()
-        self.name.setText(picture.name or picture.run_id)
+        self.name.setText(self._title or picture.name or picture.run_id)
         self.name.setToolTip(picture.run_id)
         self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))
         self.state.setText(" · ".join(self._parts()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,8 @@ from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOpti
 
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.run_state_types import when
-from torchyard_gui.runs.labels import clock, day_or_clock, mark_of, moment_in_full, state_word
+from torchyard_gui.runs.labels import clock, mark_of, moment_in_full, state_word
+from torchyard_gui.runs.run_titles import restart_of, start_of, title_of
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import draw_elided
@@ -62,9 +62,11 @@ class RunListModel(QAbstractListModel):
         if role == Qt.ItemDataRole.DisplayRole:
             return row.name or row.run_id
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            return f"{row.name}, {self.state_of(row)}, {row.run_id}"
+            parts = title_of(row, self._all), self.state_of(row), restart_of(row, self._all), row.run_id
+            return ", ".join(part for part in parts if part)
         if role == Qt.ItemDataRole.ToolTipRole:
-            lines = [row.run_id, " ".join(row.hosts), moment_in_full(when(row.submitted)), row.reason]
+            again = self.tr("Restart of {run}").format(run=row.restarted_from) if row.restarted_from else ""
+            lines = [row.run_id, again, " ".join(row.hosts), moment_in_full(when(row.submitted)), row.reason]
             return "\n".join(line for line in lines if line)
         return None
 
@@ -79,6 +81,11 @@ class RunListModel(QAbstractListModel):
         if run.is_fresh or run.has_ended:
             return word
         return self.tr("{state} as of {time}").format(state=word, time=clock(when(run.as_of)))
+
+    @property
+    def runs(self) -> tuple[KnownRun, ...]:
+        """All runs, also those that the filter hides."""
+        return self._all
 
     def _arrange(self) -> None:
         shown = [run for run in self._all if self._filter in _text(run)]
@@ -128,7 +135,9 @@ class RunDelegate(QStyledItemDelegate):
         stale = not run.is_fresh and not run.has_ended
         paint_state(painter, QRectF(rect.x() + 14, rect.y() + 8, 14, 14), "unknown" if stale else mark_of(run.state))
         left, right = rect.x() + 36, rect.right() - 14
-        time_text = day_or_clock(when(run.submitted), time.time())
+        model = index.model()
+        assert isinstance(model, RunListModel)
+        time_text = start_of(run, model.runs)
         painter.setFont(look.font("small"))
         painter.setPen(look.pen("text3"))
         time_width = painter.fontMetrics().horizontalAdvance(time_text)
@@ -139,12 +148,11 @@ class RunDelegate(QStyledItemDelegate):
         top.setRight(right - time_width - 8)
         draw_elided(painter, top, run.name or run.run_id)
         ink = "fail" if run.state == "failed" and not stale else "text2"
-        model = index.model()
-        words = model.state_of(run) if isinstance(model, RunListModel) else state_word(run.state)
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         detail = run.reason if run.state == "failed" and run.reason else hosts
         second = QRect(left, rect.y() + 24, right - left, 19)
-        draw_elided(painter, second, f"{words} · {detail}" if detail else words, "small", ink)
+        parts = model.state_of(run), restart_of(run, model.runs), detail
+        draw_elided(painter, second, " · ".join(part for part in parts if part), "small", ink)
         painter.restore()
 
 

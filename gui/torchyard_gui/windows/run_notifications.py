@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication
 
 from torchyard_core.launch.runs.known_runs import KnownRun, is_over
 from torchyard_gui.bridge.runs_model import RunsModel
+from torchyard_gui.runs.run_titles import title_of
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.windows.main_window import MainWindow
 
@@ -47,7 +48,7 @@ class RunNotifications(QObject):
             QApplication.alert(self._window)
 
     def _text(self, run: KnownRun) -> str:
-        name = run.name or run.run_id
+        name = title_of(run, self._model.runs)
         if run.state == "failed":
             why = run.reason or self.tr("no reason is known")
             return self.tr("{run} failed: {reason}").format(run=name, reason=why)

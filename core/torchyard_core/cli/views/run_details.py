@@ -34,7 +34,7 @@ def print_run(shown: dict[str, Any]) -> None:
     by = f" from {shown['launched_from']}" if shown["launched_from"] else ""
     say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
     if shown["restarted_from"]:
-        say(f"goes on from {shown['restarted_from']}")
+        say(f"restart of {shown['restarted_from']}")
     for request in shown["asked"]:
         if request["what"] == "stop":
             how = "stopped at once" if request.get("force") else "stopped"
