@@ -23,6 +23,7 @@ from torchyard_core.replica_metrics import (
     reported_values,
     slow_replicas,
 )
+from torchyard_core.throughput import is_trainer, run_throughput
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.run_state_types import (
     ReplicaStatus,
@@ -423,7 +424,7 @@ class RunState:
         ]
         is_whole = is_past or not self._is_partial
         self.totals.append(at, add_up(alive, is_whole=is_whole))
-        trainers = [track for track in alive if track.role in TRAINERS]
+        trainers = [track for track in alive if is_trainer(track.name)]
         self.slow = slow_replicas({track.name: track.ring.last("compute_s") for track in trainers})
 
 
@@ -433,7 +434,6 @@ def _same(one: float | None, other: float) -> bool:
 
 TOTALS = ("throughput", "loss", "gpu", "memory_mb", "gpu_memory_mb", "step")
 SUMS = ("throughput", "memory_mb", "gpu_memory_mb")
-TRAINERS = ("chief", "worker")
 OF_TRAINERS = ("throughput", "loss", "step")
 
 
@@ -451,7 +451,7 @@ def finite_values(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
 def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaStatus]:
     """Returns the replicas that can report a metric."""
     if name in OF_TRAINERS:
-        return [track for track in tracks if track.role in TRAINERS]
+        return [track for track in tracks if is_trainer(track.name)]
     return [track for track in tracks if track.gpus or not name.startswith("gpu")]
 
 
@@ -466,6 +466,8 @@ def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[st
         values = known(asked, name) if name == "loss" else finite_values(asked, name)
         if not values or (name in SUMS and not is_whole):
             found[name] = None
+        elif name == "throughput":
+            found[name] = run_throughput({track.name: track.ring.last(name) for track in asked})
         elif name in SUMS:
             found[name] = sum(values)
         elif name == "step":

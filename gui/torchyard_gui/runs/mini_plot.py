@@ -21,7 +21,8 @@ HEAD, LINE, SENTENCE = 24, 44, 22
 class MiniPlot(QWidget):
     """Painted directly, with at most one point per pixel. Without a line, it shows a sentence in less space."""
 
-    def __init__(self, name: str, token: str, parent: QWidget | None = None):
+    def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
+        """`explanation`: what is measured, for the tool tip."""
         super().__init__(parent)
         self._name = name
         self._token = token
@@ -31,6 +32,7 @@ class MiniPlot(QWidget):
         self._range: tuple[float, float] | None = None
         self._calm = False
         self._sentence = ""
+        self.explanation = explanation
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme().changed.connect(self.update)
         self._announce()
@@ -115,7 +117,7 @@ class MiniPlot(QWidget):
     def _announce(self) -> None:
         self.setAccessibleName(f"{self._name}{self._note}: {self._value}")
         self.setAccessibleDescription(self.sentence)
-        self.setToolTip(self.sentence)
+        self.setToolTip("\n".join(text for text in (self.explanation, self.sentence) if text))
 
 
 def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:

@@ -309,6 +309,9 @@ class RunsPage(QWidget):
         self._enable()
 
     def _changed(self, changes: RunChanges) -> None:
+        if changes.samples or changes.run:
+            self.bar.take_throughput()
+            self.bar.refresh()
         if changes.run or changes.shown:
             self.bar.refresh()
             self._enable()

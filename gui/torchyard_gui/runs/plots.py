@@ -56,7 +56,7 @@ class Plots(QWidget):
         self._legend.setVerticalSpacing(2)
         self._remark = label(role="small", ink="2")
         self._plots = {
-            "throughput": self._plot(self.tr("Throughput"), self.tr("samples/s")),
+            "throughput": self._plot(self.tr("Throughput"), self.tr("samples/s, last 10 s")),
             "loss": self._plot(self.tr("Loss"), ""),
             "use": self._plot(self.tr("Use"), "%"),
             "memory": self._plot(self.tr("Memory"), "GB"),

@@ -130,6 +130,8 @@ class ReplicaTableModel(QAbstractTableModel):
             }[section]
         if role == Qt.ItemDataRole.ToolTipRole and section in (USE, PAST):
             return self.tr("Of its GPUs; of one CPU where it has none")
+        if role == Qt.ItemDataRole.ToolTipRole and section == RATE:
+            return self.tr("Throughput of the replica: samples per second, mean of the last 10 s")
         if role == Qt.ItemDataRole.ToolTipRole and section in STEP_PARTS:
             return sentence_of(STEP_PARTS[section])
         return None

@@ -32,6 +32,7 @@ class RunBar(QFrame):
         self.setFixedHeight(theme().metrics.bar)
         self._feed: RunFeed | None = None
         self._title = ""
+        self._throughput: float | None = None
         self.name = ElidedLabel(role="title")
         self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.mark = StateMark("idle", 14)
@@ -53,9 +54,14 @@ class RunBar(QFrame):
     def set_feed(self, feed: RunFeed | None, title: str = "") -> None:
         """Shows another run; `title` tells it from others of its name."""
         self._feed, self._title = feed, title
+        self.take_throughput()
         for widget in (self.mark, self.views, *self._buttons.values()):
             widget.setVisible(feed is not None)
         self.refresh()
+
+    def take_throughput(self) -> None:
+        """Takes the newest throughput; called together with the plots, so that both show the same one."""
+        self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:
         if self._feed is None:
@@ -69,7 +75,10 @@ class RunBar(QFrame):
         self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))
         self.state.setText(" · ".join(self._parts()))
         began = picture.started or picture.submitted
-        self.state.setToolTip(moment_in_full(began))
+        tip = [moment_in_full(began)]
+        if self._throughput is not None:
+            tip.append(self.tr("samples/s: throughput of all trainers, mean of the last 10 s"))
+        self.state.setToolTip("\n".join(line for line in tip if line))
 
     def _show_booking(self) -> None:
         """Shows the button of the booking if the run has one."""
@@ -97,7 +106,7 @@ class RunBar(QFrame):
             parts.append(self.tr("waiting for {hosts} until {time}").format(hosts=waiting.hosts, time=until))
         if picture.restarts:
             parts.append(restarts(picture.restarts))
-        step, throughput = picture.total("step"), picture.total("throughput")
+        step, throughput = picture.total("step"), self._throughput
         if step is not None:
             parts.append(self.tr("step {step}").format(step=f"{step:,.0f}"))
         if throughput is not None and not picture.is_over and picture.state != "restarting":

@@ -39,7 +39,11 @@ class SidePanel(QWidget):
         self._replica = ""
         self.needs = AlertsPanel()
         self.plots = {
-            "throughput": MiniPlot(self.tr("Throughput"), "run"),
+            "throughput": MiniPlot(
+                self.tr("Throughput"),
+                "run",
+                explanation=self.tr("Samples per second of finished steps, mean of the last 10 s"),
+            ),
             "loss": MiniPlot(self.tr("Loss"), "accent"),
             "traffic": MiniPlot(self.tr("Traffic"), "run"),
             "use": MiniPlot(self.tr("GPU use"), "meter"),
@@ -105,7 +109,9 @@ class SidePanel(QWidget):
         if serves:
             self._show("traffic", "bytes_s", lambda value: written("bytes_s", value), track, calm=True)
         else:
-            self._show("throughput", "throughput", self._rate, track, calm=True)
+            trainers = picture.reported_by("throughput")[1]
+            of_all = self.tr(", 1 trainer") if trainers == 1 else self.tr(", {count} trainers").format(count=trainers)
+            self._show("throughput", "throughput", self._rate, track, note=of_all, calm=True)
             self._show("loss", "loss", loss, track, calm=True)
         self.plots["use"].setVisible(gpus > 0)
         if gpus:

@@ -82,6 +82,26 @@ def test_what_is_measured_is_on_the_page(qtbot: Any, page: RunsPage, run: Acting
     assert model.index(0, USE).data().endswith(" %")
 
 
+def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    plot, bar = page.run_view.side.plots["throughput"], page.bar
+    run.measure(10)
+    qtbot.waitUntil(lambda: "samples/s" in bar.state.text())
+    shown = plot.accessibleName().rpartition(": ")[2]
+    assert plot.accessibleName().startswith("Throughput, 4 trainers: ")
+    assert shown in bar.state.text()
+    # A newer value is shown by both at once, not by the bar as its clock ticks.
+    assert page.feed is not None
+    page.feed.picture.totals.append(BEGAN + 20, {"throughput": 5000.0})
+    page._tick()
+    assert shown in bar.state.text()
+    run.measure(30)
+    qtbot.waitUntil(lambda: shown not in bar.state.text())
+    assert plot.accessibleName().rpartition(": ")[2] in bar.state.text()
+    # That of one replica is named by it.
+    page.run_view.choose(["worker-0"])
+    assert plot.accessibleName().startswith("Throughput, worker-0: ")
+
+
 def test_what_is_chosen_in_one_view_is_chosen_in_all(qtbot: Any, page: RunsPage, run: Acting) -> None:
     view = page.run_view
     page.actions_.table.trigger()
