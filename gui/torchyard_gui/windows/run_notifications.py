@@ -17,16 +17,24 @@ from torchyard_gui.windows.main_window import MainWindow
 class RunNotifications(QObject):
     """Compares runs with their last known state; runs never seen live cause no message."""
 
-    def __init__(self, model: RunsModel, shown: Callable[[], str], window: MainWindow) -> None:
+    def __init__(
+        self,
+        model: RunsModel,
+        shown: Callable[[], str],
+        window: MainWindow,
+        is_reported: Callable[[str], bool] = lambda run_id: False,
+    ) -> None:
         """Watches the runs of `model`.
 
         Args:
             shown: Returns the ID of the visible run, or "".
+            is_reported: Returns whether the end of a run is reported elsewhere.
         """
         super().__init__(window)
         self._model = model
         self._shown = shown
         self._window = window
+        self._is_reported = is_reported
         self._states = {run.run_id: run.state for run in model.runs}
 
     def refresh(self) -> None:
@@ -35,7 +43,9 @@ class RunNotifications(QObject):
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:
             was = before.get(run.run_id, run.state)
-            if was != run.state and not is_over(was) and (text := self._text(run)):
+            if was == run.state or is_over(was) or self._is_reported(run.run_id):
+                continue
+            if text := self._text(run):
                 self._tell(run, text)
 
     def _tell(self, run: KnownRun, text: str) -> None:
