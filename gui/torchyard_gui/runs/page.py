@@ -196,15 +196,12 @@ class RunsPage(QWidget):
         if self.fetching is not None and not self.fetching.is_finished:
             return
         notice = self.run_view.work
-        notice.show_notice(
-            "info",
-            self.tr("Fetching from {count} hosts …").format(count=len(run.hosts)),
-            self.tr("Cancel"),
-            closable=False,
-        )
+        name = title_of(run, self.model.runs)
+        notice.show_notice("info", self.tr("Fetching {run} …").format(run=name), self.tr("Cancel"), closable=False)
 
         def progress(done: int, total: int) -> None:
-            notice.reword(self.tr("Fetching: {done} of {total}").format(done=size(done), total=size(total)))
+            text = self.tr("Fetching {run}: {done} of {total}")
+            notice.reword(text.format(run=name, done=size(done), total=size(total)))
 
         def ended(written: list[Path], problems: list[TorchyardError]) -> None:
             if problems:
@@ -212,10 +209,13 @@ class RunsPage(QWidget):
                 notice.show_notice("fail", text, steps=[step for problem in problems for step in problem.next])
             elif written:
                 count = len(written)
-                one, many = self.tr("1 file fetched to {folder}"), self.tr("{count} files fetched to {folder}")
-                notice.show_notice("info", (one if count == 1 else many).format(count=count, folder=target))
+                one, many = (
+                    self.tr("{run}: 1 file fetched to {folder}"),
+                    self.tr("{run}: {count} files fetched to {folder}"),
+                )
+                notice.show_notice("info", (one if count == 1 else many).format(run=name, count=count, folder=target))
             else:
-                notice.show_notice("info", self.tr("The run has no files to fetch"))
+                notice.show_notice("info", self.tr("{run} has no files to fetch").format(run=name))
 
         def failed(error: TorchyardError) -> None:
             notice.show_error(error)
@@ -302,11 +302,18 @@ class RunsPage(QWidget):
     def _open(self, run: KnownRun) -> None:
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
+        if not self._is_working:
+            self.run_view.work.clear()  # a result that concerns the run shown before
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
         self.bar.set_feed(self.feed, title_of(run, self.model.runs))
         self._enable()
+
+    @property
+    def _is_working(self) -> bool:
+        """Whether a fetch or a restart is in progress."""
+        return self.restarting.is_launching or (self.fetching is not None and not self.fetching.is_finished)
 
     def _changed(self, changes: RunChanges) -> None:
         if changes.samples or changes.run:

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from torchyard_gui.bridge.run_state_types import ReplicaStatus
-from torchyard_gui.runs.mini_plot import lines_between_gaps
+from torchyard_gui.runs.plots.mini_plot import lines_between_gaps
 from torchyard_gui.runs.replica_table_model import (
     GPUS,
     HOST,

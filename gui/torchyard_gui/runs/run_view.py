@@ -18,7 +18,7 @@ from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.runs.labels import clock, ended_at, restarting_sentence
 from torchyard_gui.runs.logs.log_dock import LogDock
-from torchyard_gui.runs.plots import MOST, Plots
+from torchyard_gui.runs.plots.run_plots import MOST, Plots
 from torchyard_gui.runs.replica_table import ReplicaTable
 from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme

@@ -14,7 +14,7 @@ from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges
 from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.runs.alerts import AlertsPanel, alerts_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
-from torchyard_gui.runs.mini_plot import MiniPlot
+from torchyard_gui.runs.plots.mini_plot import MiniPlot
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import SectionLabel, label, scroll_area

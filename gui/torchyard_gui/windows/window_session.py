@@ -110,5 +110,3 @@ class WindowSession(QObject):
             return SessionState.from_text(self._file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-
-

@@ -341,3 +341,22 @@ def test_a_narrow_table_leaves_room_for_its_curves(page: RunsPage) -> None:
     assert table.isColumnHidden(GPUS)
     table.resize(1000, 400)
     assert not table.isColumnHidden(GPUS)
+
+
+def test_the_result_of_a_fetch_stays_with_its_run(
+    qtbot: Any, home: Home, run: Acting, make_page: MakePage, tmp_path: Path
+) -> None:
+    old = Acting((host("gpu-x", 1),), "{name: w, role: worker, replicas: 1, gpus: 1}", name="old", run_id="20250101-a")
+    old.start()
+    old.end("succeeded", "")
+    run.note(home)
+    run.start()
+    page = make_page(run, old)
+    qtbot.waitUntil(lambda: labels(page) == ["Live", "digits", "Past", "old"])
+    page.list.setCurrentIndex(page.list_model.index(3))
+    assert page.feed is not None
+    page.fetch(page.feed.run, tmp_path / "old")
+    qtbot.waitUntil(lambda: page.run_view.work.text == f"old: 1 file fetched to {tmp_path / 'old'}")
+    page.list.setCurrentIndex(page.list_model.index(1))
+    assert page.feed.run.name == "digits"
+    assert page.run_view.work.isHidden()

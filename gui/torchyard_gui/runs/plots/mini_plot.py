@@ -11,7 +11,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from torchyard_gui.runs.downsampling import calmed
+from torchyard_gui.runs.plots.downsampling import calmed
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import draw_elided
 
