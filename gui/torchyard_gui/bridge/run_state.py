@@ -6,6 +6,7 @@ States are never guessed: a host that does not answer keeps its last state, with
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -180,6 +181,8 @@ class RunState:
             changes.run = True
         elif kind == "asked":
             self._asked(event, at, changes)
+        elif kind in ("checkpoint_saved", "checkpoint_carried"):
+            self._checkpoint(event, at, changes)
         elif kind == "run_ended":
             self._ended(event, at, changes)
 
@@ -392,6 +395,15 @@ class RunState:
         """Handles a launch or stop request."""
         what = "force" if event.get("force") else str(event.get("what", ""))
         self._note(TimelineEvent(at, "asked", what, by=user_of(dict(event))), changes)
+
+    def _checkpoint(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
+        """Handles a checkpoint that was saved, or copied to another host, `step-000000001200` or such with `-final`."""
+        step = re.match(r"step-(\d+)", str(event.get("checkpoint", "")))
+        if step is None:
+            return
+        kind = "checkpoint" if event["event"] == "checkpoint_saved" else "checkpoint_copied"
+        host, problem = str(event.get("host", "")), str(event.get("problem", "") or "")
+        self._note(TimelineEvent(at, kind, host=host, reason=problem, step=int(step[1])), changes)
 
     def _ended(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
         self.state, self.reason, self.ended = str(event["state"]), str(event["reason"] or ""), at

@@ -147,6 +147,14 @@ def moment_in_words(moment: TimelineEvent) -> str:
         }.get(moment.state, translate("Runs", "{by}: {state}"))
     elif moment.kind == "first_step":
         text = translate("Runs", "first step")
+    elif moment.kind in ("checkpoint", "checkpoint_copied"):
+        values["step"] = f"{moment.step:,}"
+        text = {
+            "checkpoint": translate("Runs", "checkpoint at step {step} saved"),
+            "checkpoint_copied": translate("Runs", "checkpoint at step {step} copied to {host}"),
+        }[moment.kind]
+        if moment.reason:
+            text = translate("Runs", "checkpoint at step {step} not copied to {host}: {reason}")
     elif moment.kind == "host_lost":
         text = translate("Runs", "{host} does not answer")
     else:
@@ -165,4 +173,6 @@ def moment_mark(moment: TimelineEvent) -> str:
         "first_step": "running",
         "host_lost": "unknown",
         "host_back": "ok",
+        "checkpoint": "ok",
+        "checkpoint_copied": "warning" if moment.reason else "ok",
     }[moment.kind]

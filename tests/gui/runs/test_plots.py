@@ -10,10 +10,10 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtTest import QTest
 
 from tests.gui.runs.fake_hosts import Acting
-from torchyard_gui.runs.plots.crosshair import EVERY_MS
-from torchyard_gui.runs.plots.downsampling import calmed, extremes
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.runs.plots.crosshair import EVERY_MS
+from torchyard_gui.runs.plots.downsampling import calmed, extremes
 from torchyard_gui.runs.plots.run_plots import Plots
 
 HOUR = 3600
