@@ -59,6 +59,11 @@ class Home:
         return self.path / "history"
 
     @property
+    def run_notes(self) -> Path:
+        """Notes and tags of runs."""
+        return self.path / "run-notes.json"
+
+    @property
     def caches(self) -> Path:
         """Values that can be measured again: hashes of uploaded files, bandwidths."""
         return self.path / "caches"

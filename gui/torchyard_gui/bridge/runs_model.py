@@ -14,6 +14,7 @@ from torchyard_core.app.run_links import link_to_primary
 from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.home import Home
 from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.runs.annotations import Annotation, Annotations
 from torchyard_core.launch.runs.checkpoints import SavedStep, newest_checkpoint
 from torchyard_core.launch.runs.download import Files, fetch_files, list_files
 from torchyard_core.launch.runs.history import History
@@ -45,6 +46,15 @@ class RunsModel(QObject):
         self._runs: list[KnownRun] = list_runs({}, self.history)
         self._feeds: dict[str, RunFeed] = {}
         self._refreshing: Job | None = None
+        self._notes = Annotations(home.run_notes)
+        self.annotations = self._notes.load()
+        """Notes and tags by run ID."""
+
+    def annotate(self, run_id: str, annotation: Annotation) -> None:
+        """Writes the note and tags of a run. Raises TorchyardError."""
+        self._notes.set(run_id, annotation)
+        self.annotations = self._notes.load()
+        self.runs_changed.emit()
 
     @property
     def runs(self) -> Sequence[KnownRun]:
@@ -56,6 +66,7 @@ class RunsModel(QObject):
 
     def read_history(self) -> None:
         """Reads this computer's history at once, without asking a host."""
+        self.annotations = self._notes.load()
         known = {run.run_id: run for run in self._runs if run.is_fresh}
         noted = list_runs({}, self.history)
         merged = {run.run_id: run for run in noted} | known

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
+from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QCheckBox, QDialog, QDialogButtonBox, QFileDialog, QStackedWidget, QWidget
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
+from torchyard_core.launch.runs.annotations import Annotation
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -19,6 +20,8 @@ from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.bridge.runs_model import RunsModel
 from torchyard_gui.runs.labels import duration
 from torchyard_gui.runs.menu_actions import RunsActions
+from torchyard_gui.runs.notes import NotesDialog
+from torchyard_gui.runs.plots.comparison import MOST_RUNS, Comparison
 from torchyard_gui.runs.restart import RestartDialog, RestartFlow
 from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
@@ -84,7 +87,12 @@ class RunsPage(QWidget):
             topology,
             icon_name="runs",
         )
-        self.across = splitter(Qt.Orientation.Horizontal, left, self.run_view, grows=1, sizes=[216, 1000])
+        self.comparison = Comparison(model)
+        self.comparison.closed.connect(self.end_comparison)
+        self.shown = QStackedWidget()
+        self.shown.addWidget(self.run_view)
+        self.shown.addWidget(self.comparison)
+        self.across = splitter(Qt.Orientation.Horizontal, left, self.shown, grows=1, sizes=[216, 1000])
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
         self._pages.addWidget(self.across)
@@ -101,6 +109,10 @@ class RunsPage(QWidget):
         acts.fetch.triggered.connect(self.ask_to_fetch)
         acts.copy.triggered.connect(self._copy)
         acts.booking.triggered.connect(self.show_booking)
+        acts.notes.triggered.connect(self.ask_for_notes)
+        acts.compare.triggered.connect(self.compare)
+        self.run_view.side.notes.edit_wanted.connect(acts.notes.trigger)
+        self.list.selectionModel().selectionChanged.connect(self._selection_changed)
         acts.refresh.triggered.connect(model.refresh)
         acts.hosts.triggered.connect(lambda: self.bar.views.set_value("canvas"))
         acts.table.triggered.connect(lambda: self.bar.views.set_value("table"))
@@ -117,6 +129,8 @@ class RunsPage(QWidget):
         return self.actions_.all()
 
     def panes(self) -> list[QWidget]:
+        if self.is_comparing:
+            return [self._left, self.comparison]
         return [self._left, self.run_view.stack, self.run_view.side, self.run_view.log]
 
     def status_texts(self) -> list[str | tuple[str, str]]:
@@ -234,6 +248,73 @@ class RunsPage(QWidget):
         known = self.model.run(self.feed.run.run_id)
         return known.booking if known is not None else self.feed.run.booking
 
+    def ask_for_notes(self) -> None:
+        """Opens the note and tags of the selected run."""
+        if self.feed is None:
+            return
+        run = self.feed.run
+        about = self.model.annotations.get(run.run_id, Annotation())
+        dialog = NotesDialog(title_of(run, self.model.runs), about, self)
+
+        def save(annotation: Annotation) -> None:
+            try:
+                self.model.annotate(run.run_id, annotation)
+            except TorchyardError as error:
+                dialog.show_problem(error_text(error))
+            else:
+                dialog.accept()
+
+        dialog.saved.connect(save)
+        dialog.open()
+
+    @property
+    def chosen_runs(self) -> list[KnownRun]:
+        """The selected runs, in the order of the list."""
+        rows = sorted(index.row() for index in self.list.selectedIndexes())
+        found = (self.list_model.index(row).data(RUN) for row in rows)
+        return [run for run in found if run is not None]
+
+    @property
+    def is_comparing(self) -> bool:
+        return self.shown.currentWidget() is self.comparison
+
+    def compare(self) -> None:
+        """Compares the selected runs; a single one with the last other run of its name, else with the run below it."""
+        if self.is_comparing:
+            self.end_comparison()
+            return
+        chosen = self.chosen_runs
+        if len(chosen) < 2 and self.feed is not None:
+            run = self.feed.run
+            others = [one for one in self.list_model.runs if one.run_id != run.run_id]
+            other = next((one for one in others if one.name == run.name), next(iter(others), None))
+            if other is not None:
+                self._choose([other.run_id])
+
+    def _choose(self, run_ids: Sequence[str]) -> None:
+        """Adds runs to the selection."""
+        for row in map(self.list_model.row_of, run_ids):
+            if row >= 0:
+                flag = QItemSelectionModel.SelectionFlag.Select
+                self.list.selectionModel().select(self.list_model.index(row), flag)
+
+    def end_comparison(self) -> None:
+        """Shows the current run alone."""
+        self.list.selectionModel().select(self.list.currentIndex(), QItemSelectionModel.SelectionFlag.ClearAndSelect)
+        self.list.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _selection_changed(self) -> None:
+        chosen = self.chosen_runs
+        self.comparison.show_runs(chosen if len(chosen) > 1 else [])
+        self.shown.setCurrentWidget(self.comparison if len(chosen) > 1 else self.run_view)
+        self.bar.set_compared(min(len(chosen), MOST_RUNS) if len(chosen) > 1 else 0)
+        self._enable()
+
+    def _show_notes(self) -> None:
+        if self.feed is not None:
+            about = self.model.annotations.get(self.feed.run.run_id, Annotation())
+            self.run_view.side.notes.show_annotation(about)
+
     def close_feeds(self) -> None:
         self.restarting.close_launch()
         self.run_view.log.close_log()
@@ -271,9 +352,12 @@ class RunsPage(QWidget):
     def _runs_changed(self) -> None:
         runs = self.model.runs
         self._pages.setCurrentWidget(self.across if runs else self.empty)
-        self.list_model.set_runs(runs)
+        compared = [run.run_id for run in self.chosen_runs] if self.is_comparing else []
+        self.list_model.set_runs(runs, self.model.annotations)
+        self._show_notes()
         if self._wanted and self.model.run(self._wanted) is not None:
             wanted, self._wanted = self._wanted, ""
+            compared = []
             self._select(wanted)
         elif self.feed is not None:
             self._select(self.feed.run.run_id)
@@ -281,6 +365,7 @@ class RunsPage(QWidget):
             first = self.list_model.first_run()
             if first is not None:
                 self._select(first.run_id)
+        self._choose(compared)
         self._enable()
         self.status_changed.emit()
 
@@ -308,6 +393,7 @@ class RunsPage(QWidget):
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
         self.bar.set_feed(self.feed, title_of(run, self.model.runs))
+        self._show_notes()
         self._enable()
 
     @property
@@ -329,11 +415,15 @@ class RunsPage(QWidget):
 
     def _enable(self) -> None:
         acts, picture = self.actions_, self.feed.picture if self.feed else None
+        if self.is_comparing:  # no action on one of several runs
+            picture = None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))
+        acts.notes.setEnabled(picture is not None)
+        acts.compare.setEnabled(len(self.list_model.runs) > 1)
         acts.fetch.setEnabled(picture is not None)
         acts.copy.setEnabled(picture is not None and bool(picture.topology_text))
-        acts.booking.setEnabled(bool(self._booking))
+        acts.booking.setEnabled(picture is not None and bool(self._booking))
         for action in (acts.hosts, acts.table, acts.plots, acts.log, acts.find):
             action.setEnabled(picture is not None)
 

@@ -32,6 +32,7 @@ class RunBar(QFrame):
         self.setFixedHeight(theme().metrics.bar)
         self._feed: RunFeed | None = None
         self._title = ""
+        self._compared = 0
         self._throughput: float | None = None
         self.name = ElidedLabel(role="title")
         self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
@@ -59,6 +60,13 @@ class RunBar(QFrame):
             widget.setVisible(feed is not None)
         self.refresh()
 
+    def set_compared(self, count: int) -> None:
+        """Shows that `count` runs are compared; 0 shows the run again."""
+        self._compared = count
+        self.views.setVisible(self._feed is not None and not count)
+        self.mark.setVisible(self._feed is not None and not count)
+        self.refresh()
+
     def take_throughput(self) -> None:
         """Takes the newest throughput; called together with the plots, so that both show the same one."""
         self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
@@ -66,6 +74,10 @@ class RunBar(QFrame):
     def refresh(self) -> None:
         if self._feed is None:
             self.name.setText(self.tr("Runs"))
+            self.state.setText("")
+            return
+        if self._compared:
+            self.name.setText(self.tr("{count} runs compared").format(count=self._compared))
             self.state.setText("")
             return
         picture = self._feed.picture

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
+from torchyard_core.launch.runs.annotations import Annotation
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.run_state_types import when
 from torchyard_gui.runs.labels import clock, mark_of, moment_in_full, state_word
@@ -31,14 +32,16 @@ class RunListModel(QAbstractListModel):
         self._all: tuple[KnownRun, ...] = ()
         self._rows: list[KnownRun | str] = []
         self._filter = ""
+        self._annotations: dict[str, Annotation] = {}
 
-    def set_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Sets the runs; keeps existing rows, and with them selection and scroll position."""
+    def set_runs(self, runs: Sequence[KnownRun], annotations: Mapping[str, Annotation]) -> None:
+        """Sets the runs and their notes; keeps existing rows, and with them selection and scroll position."""
         self._all = tuple(runs)
+        self._annotations = dict(annotations)
         self._arrange()
 
     def set_filter(self, text: str) -> None:
-        """Shows runs with a text in name, ID, hosts or state."""
+        """Shows runs with a text in name, ID, hosts, state, tags (`#baseline`) or note."""
         self._filter = text.strip().lower()
         self._arrange()
 
@@ -62,11 +65,18 @@ class RunListModel(QAbstractListModel):
         if role == Qt.ItemDataRole.DisplayRole:
             return row.name or row.run_id
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            parts = title_of(row, self._all), self.state_of(row), restart_of(row, self._all), row.run_id
+            parts = (
+                title_of(row, self._all),
+                self.state_of(row),
+                restart_of(row, self._all),
+                self.tags_of(row),
+                row.run_id,
+            )
             return ", ".join(part for part in parts if part)
         if role == Qt.ItemDataRole.ToolTipRole:
             again = self.tr("Restart of {run}").format(run=row.restarted_from) if row.restarted_from else ""
             lines = [row.run_id, again, " ".join(row.hosts), moment_in_full(when(row.submitted)), row.reason]
+            lines.append(self._annotations.get(row.run_id, Annotation()).text)
             return "\n".join(line for line in lines if line)
         return None
 
@@ -87,8 +97,17 @@ class RunListModel(QAbstractListModel):
         """All runs, also those that the filter hides."""
         return self._all
 
+    def tags_of(self, run: KnownRun) -> str:
+        """Returns the tags of a run, such as `#baseline #lr-3`."""
+        return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
+
+    def _text(self, run: KnownRun) -> str:
+        """Returns the text that the filter searches."""
+        about = self._annotations.get(run.run_id, Annotation()).text
+        return f"{run.name} {run.run_id} {' '.join(run.hosts)} {run.state} {run.primary} {about}".lower()
+
     def _arrange(self) -> None:
-        shown = [run for run in self._all if self._filter in _text(run)]
+        shown = [run for run in self._all if self._filter in self._text(run)]
         live = [run for run in shown if not run.has_ended]
         past = [run for run in shown if run.has_ended]
         rows: list[KnownRun | str] = []
@@ -151,7 +170,7 @@ class RunDelegate(QStyledItemDelegate):
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         detail = run.reason if run.state == "failed" and run.reason else hosts
         second = QRect(left, rect.y() + 24, right - left, 19)
-        parts = model.state_of(run), restart_of(run, model.runs), detail
+        parts = model.state_of(run), model.tags_of(run), restart_of(run, model.runs), detail
         draw_elided(painter, second, " · ".join(part for part in parts if part), "small", ink)
         painter.restore()
 
@@ -162,6 +181,7 @@ def run_list_view(model: RunListModel, parent: QWidget | None = None) -> QListVi
     view.setModel(model)
     view.setItemDelegate(RunDelegate(view))
     view.setMouseTracking(True)
+    view.setSelectionMode(QListView.SelectionMode.ExtendedSelection)
     view.setVerticalScrollMode(QListView.ScrollMode.ScrollPerPixel)
     view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     view.viewport().setAutoFillBackground(False)
@@ -171,7 +191,3 @@ def run_list_view(model: RunListModel, parent: QWidget | None = None) -> QListVi
 
 def _key(row: KnownRun | str) -> str:
     return row if isinstance(row, str) else row.run_id
-
-
-def _text(run: KnownRun) -> str:
-    return f"{run.name} {run.run_id} {' '.join(run.hosts)} {run.state} {run.primary}".lower()

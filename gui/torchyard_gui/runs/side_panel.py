@@ -14,6 +14,7 @@ from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges
 from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.runs.alerts import AlertsPanel, alerts_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
+from torchyard_gui.runs.notes import NotesSection
 from torchyard_gui.runs.plots.mini_plot import MiniPlot
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.theme.theme import theme
@@ -51,11 +52,12 @@ class SidePanel(QWidget):
         }
         self.step = StepParts()
         self.timeline = Timeline()
+        self.notes = NotesSection()
         self.needs.opened.connect(self.opened)
         self.timeline.opened.connect(self.opened)
         inside = QWidget()
         events = SectionLabel(self.tr("Events")), self.timeline
-        parts = self.needs, *self.plots.values(), self.step, 6, *events, None
+        parts = self.needs, *self.plots.values(), self.step, 6, *events, 6, self.notes, None
         vbox(*parts, parent=inside, margins=(16, 14, 16, 16), spacing=10)
         self._area, self._inside = scroll_area(inside), inside
         self.timeline.row_entered.connect(self._show_row)

@@ -56,6 +56,11 @@ def style_plot(plot: pg.PlotWidget) -> None:
     item.setTitle(item.titleLabel.text, color=look.tokens.text2, size="12px", justify="left")
 
 
+def amount(value: float) -> str:
+    """Returns a value of any kind with four significant digits: 1,184 or 0.4127."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def curve_pen(number: int) -> QPen:
     """Returns a pen of width 1; wider ones cost seconds per frame."""
     pen = QPen(theme().pen(COLOURS[number % len(COLOURS)]))

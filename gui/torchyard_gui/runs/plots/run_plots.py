@@ -18,7 +18,7 @@ from torchyard_gui.bridge.step_breakdown import name_of
 from torchyard_gui.runs.labels import clock, duration
 from torchyard_gui.runs.plots.crosshair import MOST_VALUES, Crosshair
 from torchyard_gui.runs.plots.downsampling import Values, bounds, calmed, extremes
-from torchyard_gui.runs.plots.plot_widgets import PlotKey, curve_pen, make_plot, name_plot, style_plot
+from torchyard_gui.runs.plots.plot_widgets import PlotKey, amount, curve_pen, make_plot, name_plot, style_plot
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, clear_layout, label
 from torchyard_gui.widgets.layouts import hbox, vbox
@@ -415,11 +415,6 @@ class Plots(QWidget):
         for curves in self._curves.values():
             for number, curve in enumerate(curves):
                 curve.setPen(curve_pen(number))
-
-
-def amount(value: float) -> str:
-    """Returns a value of any kind with four significant digits: 1,184 or 0.4127."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _values(kind: str, track: ReplicaStatus) -> Values:
